@@ -59,8 +59,8 @@ pub struct ServeOptions {
     pub on_event: Option<PathBuf>,
     /// Start this program, with LAMINA_FENCE_HOST in its environment, when that host is silent and may still write to a
     /// store whose volume this host takes (kind `reservation`). With exit status 0 it says that nothing of that host
-    /// reaches a store any more: the host is off, or cut off. It is tried again after another status, and after two
-    /// minutes.
+    /// reaches a store any more: the host is off, or cut off. A program that takes longer than two minutes is ended.
+    /// After that, or another status, the program is started again.
     #[arg(long, value_name = "PROGRAM", env = "LAMINA_FENCE")]
     pub fence: Option<PathBuf>,
     /// Serve a web page at this address, `tcp:HOST:PORT`: the volumes with their rates and latencies, charts of the

@@ -3,6 +3,7 @@
 //! Names of the values are those of the JSON that programs get; where a name says the unit, a size or a time is written
 //! as one.
 
+use crate::events::shown;
 use crate::show::{duration, table};
 use lamina_block::Bytes;
 use serde_json::{Map, Value};
@@ -97,11 +98,6 @@ fn written(name: &str, value: &Value) -> String {
             values.iter().map(pair).collect::<Vec<_>>().join(", ")
         }
     }
-}
-
-/// Text without control characters: what a device says moves no cursor.
-fn shown(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 #[cfg(test)]

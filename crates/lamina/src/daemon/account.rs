@@ -99,13 +99,12 @@ fn reads(of: &[&Rc<Sample>], kind: impl Fn(&str) -> String) -> Vec<ReadsFirst> {
         let sum = sums.entry(device).or_default();
         *sum = (sum.0 + count, sum.1 + *took);
     }
-    let each = of.len() as f64;
+    let (each, kinds) = (of.len() as f64, files::kinds());
     let mut reads: Vec<ReadsFirst> = sums
         .into_iter()
         .map(|(device, (count, took))| {
             let kind = kind(device);
-            let why =
-                files::kinds().iter().find(|known| known.name == kind).and_then(|k| k.traits.reads_to_write);
+            let why = kinds.iter().find(|known| known.name == kind).and_then(|k| k.traits.reads_to_write);
             let (count, us) = (f64::from(count) / each, us(took) / each);
             ReadsFirst { device: device.into(), kind, count, us, why: why.map(str::to_owned) }
         })

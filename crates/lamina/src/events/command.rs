@@ -47,7 +47,7 @@ pub fn line(event: &Event) -> String {
     format!("{time} {:7} {}: {}{times}", event.severity, shown(device), shown(&event.message))
 }
 
-/// Text without control characters.
+/// Text without control characters: what a device says moves no cursor.
 pub fn shown(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
