@@ -2,11 +2,13 @@
 //!
 //! The daemon keeps no rates and runs no timer for them: the observer pays.
 
+mod below;
 pub(crate) mod figures;
 pub(crate) mod rates;
 mod table;
 mod tree;
 
+pub use below::{below, over};
 pub use rates::{DeviceRates, OperationRates, Rates};
 pub(crate) use table::shortened;
 pub use table::table;

@@ -16,10 +16,9 @@ mod device;
 mod draw;
 mod history;
 mod poller;
-mod self_time;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::api::Snapshot;
 use crate::cli::Top;

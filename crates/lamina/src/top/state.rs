@@ -2,11 +2,11 @@
 //! that is shown, and draws nothing.
 
 use super::history::History;
-use super::self_time::{SelfTime, reached, self_times};
 use crate::api::{Device, Event, Export, Hierarchy, Job, Snapshot, Verb, Why};
 use crate::files;
-use crate::show::{DeviceRates, Rates};
+use crate::show::{DeviceRates, Rates, below, over};
 use crate::status::Status;
+use crate::why::self_time::{SelfTime, self_times};
 use lamina_block::Kind;
 use lamina_graph::rows;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -288,7 +288,7 @@ impl State {
         let shown = self.shown();
         let wanted = |(hierarchy, export): (&Hierarchy, &Export)| {
             let is_wanted = shown.is_none() || {
-                let below = reached(hierarchy, &export.device);
+                let below = below(&over(hierarchy), &export.device);
                 shown.iter().flatten().any(|device| below.contains(device))
             };
             is_wanted.then(|| export.name.clone())
@@ -359,8 +359,9 @@ impl State {
         };
         let hierarchies = self.snapshot.iter().flat_map(|snapshot| &snapshot.hierarchies);
         let exports = hierarchies.flat_map(|h| h.exports.iter().map(move |export| (h, export)));
-        let above = exports
-            .filter(|(h, export)| chosen.is_none_or(|device| reached(h, &export.device).contains(device)));
+        let above = exports.filter(|(h, export)| {
+            chosen.is_none_or(|device| below(&over(h), &export.device).contains(&device))
+        });
         let rate = |why: &Why| self.history.last(&why.device).map_or(0.0, |sample| sample.iops);
         // The first one of several that are idle.
         let known = above.filter_map(|(_, export)| self.whys.get(&export.name)).collect::<Vec<_>>();

@@ -1,8 +1,8 @@
 //! The present as the page shows it, as JSON. Volumes that are opened have more ([`super::volume`]).
 
 use super::notes::{self, Note};
-use crate::api::{Cluster, Hierarchy, Job, Snapshot};
-use crate::show::{DeviceRates, OperationRates, Rates, figures};
+use crate::api::{Cluster, Job, Snapshot};
+use crate::show::{DeviceRates, OperationRates, Rates, below, figures, over};
 use lamina_block::{Bytes, Kind};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -121,29 +121,6 @@ impl From<&DeviceRates> for Activity {
             errors_new: rates.operations.values().map(|operation| operation.errors).sum(),
         }
     }
-}
-
-/// The devices below each device of a hierarchy.
-pub type Over<'a> = BTreeMap<&'a str, &'a [String]>;
-
-/// Those of a hierarchy.
-pub fn over(hierarchy: &Hierarchy) -> Over<'_> {
-    hierarchy.devices.iter().map(|device| (&device.name[..], &device.over[..])).collect()
-}
-
-/// The names of a device and of all devices below it.
-pub fn below<'a>(over: &Over<'a>, device: &'a str) -> Vec<&'a str> {
-    let mut found = vec![device];
-    let mut next = 0;
-    while let Some(name) = found.get(next).copied() {
-        for child in over.get(name).copied().unwrap_or_default() {
-            if !found.contains(&&child[..]) {
-                found.push(child);
-            }
-        }
-        next += 1;
-    }
-    found
 }
 
 /// The text of the present.
@@ -282,13 +259,5 @@ mod tests {
             told["cluster"]["volumes"][0]["promise"].as_str().is_some_and(|p| p.contains("survives")),
             "{told}"
         );
-    }
-
-    #[test]
-    fn a_tree_names_each_device_once() {
-        let mut shared = snapshot().hierarchies.remove(0);
-        shared.devices[1].over = vec!["a".into()];
-        assert_eq!(below(&over(&shared), "vm1"), ["vm1", "a", "b"]);
-        assert_eq!(below(&over(&shared), "a"), ["a"]);
     }
 }

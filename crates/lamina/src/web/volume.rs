@@ -1,13 +1,12 @@
 //! A volume that is opened on the page: the tree below it, and everything that its devices declare.
 
-use super::state::{Activity, below, over};
-use crate::api::{Endpoint, Share, Snapshot, Why};
-use crate::show::{Rates, figures};
+use super::state::Activity;
+use crate::api::{Endpoint, Snapshot, Why};
+use crate::show::{Rates, below, figures, over};
 use crate::verbs;
-use crate::why;
+use crate::why::{self, self_time::self_times};
 use lamina_block::{Bytes, Kind};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 #[derive(Serialize)]
 struct Volume<'a> {
@@ -72,12 +71,13 @@ pub fn text(
     let devices: Vec<_> =
         hierarchy.devices.iter().filter(|device| names.contains(&&device.name[..])).collect();
     let named = |name: &str| devices.iter().find(|device| device.name == name);
-    let selves = why.map(selves).unwrap_or_default();
+    let whys = why.map(|why| (export.name.clone(), why.clone())).into_iter().collect();
+    let selves = self_times(snapshot, &whys);
     let row = |row: lamina_graph::Row| {
         let device = named(&row.device);
         let rates = rates.devices.iter().find(|rates| rates.name == row.device);
         Row {
-            self_us: selves.get(&row.device[..]).copied(),
+            self_us: selves.get(&row.device).map(|time| time.us),
             branches: row.branches,
             kind: device.map_or("", |device| &device.kind),
             again: row.again,
@@ -127,22 +127,10 @@ fn declared<'a>(device: &'a crate::api::Device, kinds: &'a [Kind]) -> Device<'a>
     }
 }
 
-/// For each device the part of the mean time of a request that it spends there.
-fn selves(why: &Why) -> BTreeMap<&str, f64> {
-    let requests: u64 = why.operations.values().map(|times| times.requests).sum();
-    let mut selves: BTreeMap<&str, f64> = BTreeMap::new();
-    for times in why.operations.values() {
-        for Share { device, us, .. } in &times.mean {
-            *selves.entry(device).or_default() += us * times.requests as f64 / requests.max(1) as f64;
-        }
-    }
-    selves
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::OperationTimes;
+    use crate::api::{OperationTimes, Share};
     use crate::files;
     use crate::show::tests::{cached, clustered, later, snapshot};
     use serde_json::{Value, json};
@@ -167,6 +155,7 @@ mod tests {
         };
         let why = Why {
             export: "vm1".into(),
+            device: "vm1".into(),
             samples: 100,
             operations: [("read".to_owned(), times(30, 10.0)), ("write".to_owned(), times(10, 50.0))].into(),
             ..Why::default()
@@ -176,7 +165,7 @@ mod tests {
         let tree: Vec<_> = rows.iter().map(|row| (row["branches"].as_str(), row["name"].as_str())).collect();
         assert_eq!(tree, [(Some(""), Some("vm1")), (Some("├─ "), Some("a")), (Some("└─ "), Some("b"))]);
         let selves: Vec<&Value> = rows.iter().map(|row| &row["self_us"]).collect();
-        assert_eq!(selves, [&json!(null), &json!(20.0), &json!(1.0)]);
+        assert_eq!(selves, [&json!(0.0), &json!(20.0), &json!(1.0)]);
         assert_eq!(rows[1]["activity"]["read"]["iops"], 50.0);
         assert!(
             told["why"].as_str().is_some_and(|text| text.starts_with("write: half take at most")),

@@ -1,5 +1,7 @@
 //! `lamina why`: where the time of an export's requests goes, in sentences.
 
+pub(crate) mod self_time;
+
 use crate::api::{CoreLoad, Job, OperationTimes, ReadsFirst, Share, SlowRequest, Why};
 use crate::cli;
 use crate::control::Client;

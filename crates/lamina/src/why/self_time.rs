@@ -3,8 +3,9 @@
 //! The latency of a layer contains those of all layers below. The samples of exports give each moment of a request to
 //! one device alone, so the self times below an export add up to the time of a request.
 
-use crate::api::{Hierarchy, Snapshot, Why};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::api::{Snapshot, Why};
+use crate::show::{below, over};
+use std::collections::BTreeMap;
 
 /// The self time of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -13,19 +14,6 @@ pub struct SelfTime {
     pub us: f64,
     /// The part of a request's time.
     pub share: f64,
-}
-
-/// The devices that requests of a device reach, itself among them.
-pub fn reached<'a>(hierarchy: &'a Hierarchy, device: &'a str) -> BTreeSet<&'a str> {
-    let over: BTreeMap<&str, &[String]> =
-        hierarchy.devices.iter().map(|device| (device.name.as_str(), device.over.as_slice())).collect();
-    let (mut found, mut next) = (BTreeSet::new(), vec![device]);
-    while let Some(name) = next.pop() {
-        if found.insert(name) {
-            next.extend(over.get(name).copied().unwrap_or_default().iter().map(String::as_str));
-        }
-    }
-    found
 }
 
 /// The self times of all devices below exports with samples. A device below several exports has the mean of their
@@ -39,9 +27,10 @@ pub fn self_times(snapshot: &Snapshot, whys: &BTreeMap<String, Why>) -> BTreeMap
     }
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
     for hierarchy in &snapshot.hierarchies {
+        let over = over(hierarchy);
         let exports = hierarchy.exports.iter().filter_map(|export| whys.get(&export.name));
         for why in exports {
-            let below = reached(hierarchy, &why.device);
+            let below = below(&over, &why.device);
             for times in why.operations.values() {
                 let weight = times.requests as f64 / times.seconds.max(1.0);
                 let total: f64 = times.mean.iter().map(|share| share.us).sum();
@@ -103,12 +92,5 @@ mod tests {
     #[test]
     fn samples_of_an_export_that_is_gone_count_no_more() {
         assert!(times(&snapshot(), &[why("gone", 1, 1.0, &[("a", "itself", 1.0)])]).is_empty());
-    }
-
-    #[test]
-    fn below_is_what_requests_reach() {
-        let snapshot = snapshot();
-        let below = |device| reached(&snapshot.hierarchies[0], device).into_iter().collect::<Vec<_>>();
-        assert_eq!((below("vm1"), below("a")), (vec!["a", "b", "vm1"], vec!["a"]));
     }
 }
