@@ -165,6 +165,17 @@ impl History {
         Ok(())
     }
 
+    /// Reads and checks where somebody has stood still since a moment, while others wrote: nothing is older than what
+    /// was acknowledged then.
+    pub async fn read_since(&self, node: &Rc<Node>, at: Range<u64>, since: u64) -> Checked {
+        let buf = Buf::zeroed(((at.end - at.start) * BLOCK) as usize);
+        node.submit(Io::read(at.start * BLOCK, buf.clone())).await.map_err(told("a read"))?;
+        for (block, found) in at.zip(buf.to_vec().chunks_exact(BLOCK as usize)) {
+            self.check(block, found, u64::MAX, |w| w.ended.is_some_and(|ended| ended <= since))?;
+        }
+        Ok(())
+    }
+
     /// Reads and checks; after a power loss, of which the moment is given, only what was durable then is certain.
     pub async fn read(&self, env: &SimEnv, node: &Rc<Node>, at: Range<u64>, crash: Option<u64>) -> Checked {
         let submitted = env.tick();

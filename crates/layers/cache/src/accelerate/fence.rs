@@ -71,9 +71,9 @@ impl Accelerate {
                 tracing::info!(device = %me.name, "no late writes of another host come any more");
                 // They may have come over what the store was given, and what the flash alone has now is to be written
                 // once more: until then it is lost with the flash.
-                if !flawed("late writes are over nothing") {
-                    let checkpoint = me.volume.checkpoint.get();
-                    me.proceed(|progress| progress.begin_again(checkpoint));
+                if !me.is_drained() && !flawed("late writes are over nothing") {
+                    let (checkpoint, last) = (me.volume.checkpoint.get(), me.last_dirty());
+                    me.proceed(|progress| progress.begin_again(checkpoint, last));
                 }
                 me.volume.quarantine.lift();
                 me.volume.moved.notify();

@@ -48,7 +48,8 @@ impl Gives for Standby {
                 me.may_give(&accelerate, &take)?;
             }
             let is_same = me.now_primary().is_some_and(|(now, _)| Rc::ptr_eq(&now, &accelerate));
-            let (host, Some(leaving)) = (&take.host, me.begin_to_leave().filter(|_| is_same)) else {
+            let leaving = if is_same { me.begin_to_leave() } else { None };
+            let (host, Some(leaving)) = (&take.host, leaving) else {
                 return Err(Error::busy("it is about to give the volume away"));
             };
             tracing::info!(device = %me.name(), host, "the volume is given to a host that asks for it");

@@ -14,7 +14,8 @@
 //! | `store(n)`: the store took a batch up to n | | at least n | |
 //! | `make_durable(n)`: the store was flushed, the flash knows | | | at least n, `stored` at most |
 //! | `fail()`: the store may have lost what it took | | as `durable` | |
-//! | `begin_again(n)`: late writes may be over what comes after n | | as `durable` | at most n |
+//! | `begin_again(n, last)`: late writes may be over some of what comes after n, up to `last` | | as `durable` | at most n |
+//! | ...and what was begun again is there: `store(last)`, `make_durable(last)` | | as before it | as before it |
 //!
 //! Serial numbers are the volume's. Bad blocks (`flash::bad`) are apart from all this: they count as stored.
 
@@ -24,6 +25,8 @@ pub struct Progress {
     acknowledged: u64,
     stored: u64,
     durable: u64,
+    /// What is to be given once more ends here, and so far was everything before that.
+    again: Option<(u64, u64)>,
     /// Batches that were begun.
     batches: u64,
     /// Changes of the store past the flash: where discards begin and end, and writes of a last block that is not whole.
@@ -40,6 +43,7 @@ impl Progress {
             acknowledged,
             stored: checkpoint,
             durable: checkpoint,
+            again: None,
             batches: 0,
             direct: 0,
             direct_durable: 0,
@@ -75,12 +79,18 @@ impl Progress {
 
     /// The store took a batch with everything up to `upto`.
     pub fn store(&mut self, upto: u64) {
-        self.stored = self.stored.max(upto);
+        self.stored = self.stored.max(self.with_again(upto));
     }
 
     /// The store has everything up to `upto`, durably, and the flash knows, durably.
     pub fn make_durable(&mut self, upto: u64) {
-        self.durable = self.durable.max(upto);
+        self.durable = self.durable.max(self.with_again(upto));
+    }
+
+    /// How far the store is with everything up to `upto`: what was written since, and is not to be given once more, is
+    /// there already.
+    fn with_again(&self, upto: u64) -> u64 {
+        self.again.filter(|(last, _)| *last <= upto).map_or(upto, |(_, before)| before.max(upto))
     }
 
     /// A batch has failed: the store may have lost all that it took since the last that did not.
@@ -88,8 +98,9 @@ impl Progress {
         self.stored = self.durable;
     }
 
-    /// The store is to get everything after `checkpoint` once more: others may have written over that.
-    pub fn begin_again(&mut self, checkpoint: u64) {
+    /// The store is to get once more what it lacks after `checkpoint`, up to `last`: others may have written over that.
+    pub fn begin_again(&mut self, checkpoint: u64, last: u64) {
+        self.again = Some((last, self.durable));
         self.durable = self.durable.min(checkpoint);
         self.stored = self.durable;
     }
@@ -138,15 +149,20 @@ mod tests {
         progress.store(9);
         progress.make_durable(9);
         assert!(!progress.is_unprotected());
-        progress.begin_again(6);
+        progress.begin_again(6, 8);
         assert!(progress.is_unprotected() && (progress.stored(), progress.durable()) == (6, 6));
         assert_eq!(progress.check(), Ok(()));
-        progress.store(9);
-        assert!(!progress.is_unprotected());
+        // Write 9 was given after late writes, is not given again, and perhaps has not been acknowledged yet.
+        progress.store(7);
+        assert!(progress.is_unprotected());
+        progress.store(8);
+        assert!(!progress.is_unprotected() && (progress.stored(), progress.durable()) == (9, 6));
+        progress.make_durable(8);
+        assert_eq!(progress.durable(), 9);
         // The checkpoint is ahead of what is durable: nothing is taken for more than it was.
         progress.fail();
-        progress.begin_again(8);
-        assert_eq!((progress.stored(), progress.durable()), (6, 6));
+        progress.begin_again(12, 13);
+        assert_eq!((progress.stored(), progress.durable()), (9, 9));
     }
 
     #[test]

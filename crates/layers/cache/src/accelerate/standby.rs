@@ -30,7 +30,7 @@ use lamina_cluster::handover::Gives;
 use lamina_cluster::host::Fence;
 use lamina_cluster::reservation::{LAST, Reservation, reservation_of};
 use lamina_cluster::serve::Member;
-use lamina_cluster::vault::Record;
+use lamina_cluster::vault::{Mode, Record};
 use lamina_kit::flaw::flawed;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -270,8 +270,11 @@ impl Standby {
     /// Requests wait from now on until what this gives is dropped: then the next one takes the volume again. `None` if
     /// there is nothing to be left.
     pub(super) fn begin_to_leave(&self) -> Option<Leaving<'_>> {
-        let may = self.now_primary().is_some() && !self.is_closed.get() && !self.is_leaving.replace(true);
-        may.then_some(Leaving(self))
+        let may = self.now_primary().is_some() && !self.is_closed.get() && !self.is_leaving.get();
+        may.then(|| {
+            self.is_leaving.set(true);
+            Leaving(self)
+        })
     }
 
     /// Waits until nothing is under way to the store.
@@ -410,6 +413,27 @@ impl Standby {
         }
     }
 
+    /// A flush of a client that has neither read nor written here since the process began: it takes the volume from no
+    /// host that has it. What the process before has acknowledged may be undurable on peers, which may take the volume
+    /// later: so it covers that when this host has the volume again, and they have no part in it any more.
+    async fn flush(self: Rc<Self>) -> Result<()> {
+        let began = self.with.env.now();
+        let record = loop {
+            match self.record().await {
+                Ok(record) => break record,
+                Err(e) if self.with.env.now().since(began) >= self.keys.store_timeout.0 => return Err(e),
+                Err(_) => self.with.env.sleep(LOOK).await,
+            }
+        };
+        let may_be_owed = record.is_some_and(|Record { holder, mode, .. }| {
+            mode != Mode::Through && holder.is_none_or(|holder| holder.host == self.reservation.host().name())
+        });
+        match may_be_owed && !flawed("a flush does not wait for the volume") {
+            true => self.safe_primary().await?.submit(Io::flush()).await,
+            false => self.store.submit(Io::flush()).await,
+        }
+    }
+
     fn not_here(&self) -> Error {
         Error::busy("this host does not have the volume: a read or a write of the device takes it")
             .on(&self.name)
@@ -468,8 +492,10 @@ impl Layer for Standby {
             }
             // A device that nobody uses is being closed.
             None if is_flush && !self.is_in_use() => return Step::Done(Ok(())),
-            // What the process before has acknowledged is on the flash, durable since that was opened, or on the store.
-            None if is_flush && self.follower().is_some() => return Step::Forward(Rc::clone(&self.store)),
+            None if is_flush && self.follower().is_some() => {
+                let me = Rc::clone(&self);
+                return Step::control(async move { me.flush().await });
+            }
             Some(_) | None => {}
         }
         let io = io.take();

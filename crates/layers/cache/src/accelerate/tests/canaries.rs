@@ -2,7 +2,7 @@
 //! schedule.
 
 use super::cluster::Group;
-use super::schedules::{left, loss, lost_links, overwritten, past, play, stopped};
+use super::schedules::{flushed, left, loss, lost_links, overwritten, past, play, stopped};
 use super::storm::storm;
 use super::*;
 use crate::testing::history::Checked;
@@ -64,6 +64,13 @@ fn late_writes_that_are_taken_for_nothing() {
 fn a_past_that_is_forgotten() {
     is_caught("the past of a host is forgotten", &["I1", "I5:", "I7:", "I8"], 20, |seed| {
         play(seed, (2, 1), past)
+    });
+}
+
+#[test]
+fn a_flush_that_does_not_wait_for_the_volume() {
+    is_caught("a flush does not wait for the volume", &["I1", "I7:", "I8"], 20, |seed| {
+        play(seed, (2, 1), flushed)
     });
 }
 

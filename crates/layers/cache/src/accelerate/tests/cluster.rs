@@ -282,7 +282,7 @@ pub async fn request(
     let history = &seen.history;
     let end = (env.random() % (BLOCKS / OWN / WORKERS) * WORKERS + worker + 1) * OWN;
     let block = end - 1 - env.random() % OWN;
-    let (submitted, draw) = (env.tick(), env.random() % 8);
+    let (asked, draw) = (seen.asks(host), env.random() % 8);
     let draw = if seen.has_it(host) { draw } else { 7 };
     let is_write = draw < 5;
     match draw {
@@ -295,7 +295,7 @@ pub async fn request(
         5 => return seen.flush(host, vm).await.map_err(told("a flush")),
         _ => seen.read(vm, block..block + 1).await?,
     }
-    seen.answered(host, submitted, is_write)
+    seen.answered(host, asked, is_write)
 }
 
 /// A write with a number of its own.

@@ -6,6 +6,7 @@
 
 use super::cluster::*;
 use super::*;
+use crate::flash::SLOT;
 use crate::testing::history::{Checked, told};
 use futures_util::future::{Either, join, select};
 use lamina_block::{Begin, OpKind};
@@ -32,6 +33,7 @@ pub fn play<F: Future<Output = Checked> + 'static>(
 ) -> Checked {
     let world = world(seed);
     let env = world.env();
+    let _logs = tell_logs(&env);
     let run = async move {
         let group = Group::begin(&env, hosts, peers).await?;
         group.hosts[0].paired().await?;
@@ -755,6 +757,42 @@ fn a_flush_fails_while_what_was_acknowledged_is_on_a_flash_that_fails() {
     });
 }
 
+/// A process dies, and its client flushes before the next one has looked whose the volume is. What was acknowledged
+/// may be undurable on the peer, which may take the volume: so the flush waits until it has no part in it.
+#[test]
+fn a_flush_comes_before_the_volume_is_back() {
+    plays((2, 1), flushed);
+}
+
+pub async fn flushed(mut on: Group) -> Checked {
+    // What is being destaged is made durable everywhere, and nothing after it.
+    on.hosts[0].store.set_reach(Reach::Held);
+    on.writes(0).await?;
+    on.world.sleep(Duration::from_secs(1)).await;
+    for _ in 0..20 {
+        on.writes(0).await?;
+    }
+    on.start(0).await?;
+    let vault = on.hosts[0].env.shared_folder(VAULT);
+    vault.set_fate(Fate::Lost);
+    // The next process has looked, and its peer's flash has not been flushed by itself.
+    on.world.sleep(Duration::from_millis(50)).await;
+    vault.set_fate(Fate::Done);
+    let uses = on.hosts[0].vm.use_it();
+    on.seen.history.flush(&on.world, &on.hosts[0].vm).await.map_err(told("flushed"))?;
+    drop(uses);
+    for host in [0, 1] {
+        on.seen.loses_power(&on.hosts[host]);
+        on.hosts[host].lose_power(Loss::All);
+    }
+    on.start(1).await?;
+    on.within(TAKEN * 2, "a peer takes it, or is refused", async {
+        on.read(1).await.or_else(|e| if e.contains("only flash") { Ok(()) } else { Err(e) })
+    })
+    .await?;
+    on.ends().await
+}
+
 /// A host that speaks a later version as well is understood, and one that speaks only that is refused in words.
 #[test]
 fn hosts_of_mixed_versions() {
@@ -807,7 +845,38 @@ fn what_a_store_has_failed_comes_before_a_move() {
     });
 }
 
-/// The same, and the device is closed: while the store does not answer, the volume is not given back.
+/// A host asks for the volume, and once more while the store holds up a request of the host that gives it: it is being
+/// given all the same, and nothing is read or written there meanwhile.
+#[test]
+fn a_host_asks_again_while_the_volume_is_given_to_it() {
+    plays((2, 1), |mut on| async move {
+        on.work(0, 20).await?;
+        let is_clean = || on.hosts[0].vm.info()["dirty_bytes"] == json!(0);
+        on.until(TAKEN, "the store has everything", is_clean).await?;
+        on.hosts[0].store.set_reach(Reach::Held);
+        let store = Rc::clone(&on.hosts[0].below[0]);
+        on.hosts[0].env.spawn(Box::pin(async move {
+            let _read = store.submit(Io::read(0, Buf::zeroed(SLOT))).await;
+        }));
+        for _ in 0..2 {
+            let _asked = on.within(Duration::from_secs(1), "it is given", on.read(1)).await;
+            on.world.net().cut_host("b");
+        }
+        // The machine is back where it was.
+        let guests = on.guests(0, u64::MAX);
+        on.world.sleep(Duration::from_secs(3)).await;
+        holds(on.hosts[0].vm.info()["serial"].is_null(), "a volume is open that is being given away")?;
+        on.hosts[0].store.set_reach(Reach::Here);
+        on.wait(Duration::from_secs(3)).await;
+        for guest in guests {
+            guest.ended(&on.world).await?;
+        }
+        on.work(1, 20).await?;
+        on.ends().await
+    });
+}
+
+/// What a store has failed and still does, and the device is closed: while the store does not answer, the volume is not given back.
 #[test]
 fn what_a_store_has_failed_comes_before_the_volume_is_given_back() {
     for reach in [Reach::Here, Reach::Lost] {

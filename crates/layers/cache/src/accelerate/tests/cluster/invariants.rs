@@ -15,9 +15,9 @@
 //! vault, and takes the volume as a peer, is the same to the vault.
 //!
 //! A machine that was stopped with its clock cannot know that time has passed. Until it looks into the vault, its
-//! guest, which was stopped with it, reads what there was when it was stopped (I7: "from a generation *known* to have
-//! ended"), also if another host had taken the volume just before, and waited. No write of it is acknowledged. That
-//! ends with its lease, if nobody had the volume when it went on.
+//! guest, which was stopped with it, reads what there was when it was stopped, or what the store has got from others
+//! since (I7: "from a generation *known* to have ended"), also if another host had taken the volume just before, and
+//! waited. No write of it is acknowledged. That ends with its lease, if nobody had the volume when it went on.
 
 use super::*;
 use lamina_block::Keep;
@@ -26,13 +26,20 @@ use lamina_sim::Images;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A machine that has stood still with its clock, and answers as at a moment.
+/// A machine that has stood still with its clock, and answers with nothing older than at a moment.
 #[derive(Clone, Copy)]
 struct Still {
     /// When it stopped; or, if it went on with the volume, when that was taken: `None` if it was not.
     since: Option<u64>,
     /// When it will have looked into the vault, by its own clock, if it goes on.
     until: Option<Time>,
+}
+
+/// A request was made at a tick, of a host that had stood still since a moment; the store may hold up the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    at: u64,
+    still: Option<u64>,
 }
 
 /// What was seen of a volume, and what is wrong.
@@ -216,18 +223,23 @@ impl Invariants {
         }
     }
 
-    /// A host has answered a request that was made at `submitted`.
-    pub fn answered(&self, host: &str, submitted: u64, is_write: bool) -> Checked {
+    /// A request is made of a host.
+    pub fn asks(&self, host: &str) -> Asked {
+        Asked { at: self.world().tick(), still: self.still_since(host) }
+    }
+
+    /// A host has answered a request.
+    pub fn answered(&self, host: &str, asked: Asked, is_write: bool) -> Checked {
         let (holders, mut served) = (self.holders.borrow(), self.served.borrow_mut());
         let last = holders.iter().rev().find(|(_, _, holder)| holder.as_deref() == Some(host));
         let has_ended = match last {
             // It may not know that another one has the volume, until that one answers.
-            Some((_, last, _)) => served.range(last + 1..).any(|(_, served)| *served < submitted),
+            Some((_, last, _)) => served.range(last + 1..).any(|(_, served)| *served < asked.at),
             None => true,
         };
-        if has_ended && (is_write || self.still_since(host).is_none()) {
+        if has_ended && (is_write || asked.still.is_none()) {
             self.breaks(format!(
-                "I2: {host} has answered, and does not have the volume: {last:?}, {served:?}"
+                "I2: {host} has answered, and does not have the volume: {last:?}, {served:?}, {asked:?}, write: {is_write}"
             ));
         }
         if let Some((_, generation, _)) = last.filter(|_| self.has_it(host)) {
@@ -253,12 +265,12 @@ impl Invariants {
 
     /// Reads and checks.
     pub async fn read(&self, vm: &Rc<Node>, at: Range<u64>) -> Checked {
-        let read = self.history.read(&self.world(), vm, at.clone(), None).await;
         let still = vm.name().strip_prefix("vm-").and_then(|host| self.still_since(host));
+        let read = self.history.read(&self.world(), vm, at.clone(), None).await;
         match (&read, still) {
-            // It answers as at that moment, or not at all.
+            // It answers with nothing older than at that moment.
             (Err(e), Some(since)) if is_wrong(e) => {
-                let read = self.history.read_after_death(vm, at, since).await;
+                let read = self.history.read_since(vm, at, since).await;
                 self.judge("I7, of a machine that stood still", read)
             }
             _ => self.judge("I7", read),
