@@ -9,6 +9,8 @@ pub struct Verb {
     pub summary: &'static str,
     /// Its arguments. The required ones come first, in the order in which they are given without their names.
     pub args: &'static [Arg],
+    /// It changes nothing, and so is no event.
+    pub asks: bool,
 }
 
 /// An argument of a command.
@@ -44,7 +46,12 @@ pub enum ArgType {
 impl Verb {
     /// A command without arguments.
     pub const fn new(name: &'static str, summary: &'static str) -> Verb {
-        Verb { name, summary, args: &[] }
+        Verb { name, summary, args: &[], asks: false }
+    }
+
+    /// A command without arguments that changes nothing.
+    pub const fn asks(name: &'static str, summary: &'static str) -> Verb {
+        Verb { asks: true, ..Verb::new(name, summary) }
     }
 
     /// The same command with these arguments.

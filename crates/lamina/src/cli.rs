@@ -288,10 +288,10 @@ pub struct Ctl {
     /// The daemon.
     #[command(flatten)]
     pub daemon: Daemon,
-    /// The device's name in its hierarchy file.
-    pub device: String,
-    /// The command, such as `resize`; `help` lists all that the device has.
-    #[arg(id = "verb", value_name = "COMMAND")]
+    /// The device's name in its hierarchy file; without a name the devices are listed, with their commands.
+    pub device: Option<String>,
+    /// The command, such as `resize`; `help` explains all that the device has, as does a name without a command.
+    #[arg(id = "verb", value_name = "COMMAND", default_value = "help", hide_default_value = true)]
     pub command: String,
     /// Its arguments: in their order, or name=value, or one JSON object.
     #[arg(value_name = "ARGUMENT")]

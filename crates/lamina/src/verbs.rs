@@ -53,6 +53,12 @@ pub fn of(kind: &str) -> Vec<Verb> {
     known.map_or(Vec::new(), |kind| kind.traits.verbs.iter().map(Verb::from).collect())
 }
 
+/// True for a command of `kind` that changes nothing.
+pub fn asks(kind: &str, name: &str) -> bool {
+    let kind = files::kinds().into_iter().find(|known| known.name == kind);
+    kind.is_some_and(|kind| kind.traits.verbs.iter().any(|verb| verb.name == name && verb.asks))
+}
+
 /// Refuses a command that devices of `kind` do not understand, or not like this.
 pub fn check(kind: &str, command: &Command) -> Result<()> {
     let verbs = of(kind);

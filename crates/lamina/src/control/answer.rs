@@ -1,9 +1,9 @@
 //! The answers of devices for people: a line for each value, and a table for a list.
 //!
 //! Names of the values are those of the JSON that programs get; where a name says the unit, a size or a time is written
-//! as one.
+//! as one: `size`, `memory`, a name with `bytes`, `..._seconds`, or `..._unix`, which is a time of day.
 
-use crate::events::shown;
+use crate::events::{shown, time};
 use crate::show::{duration, table};
 use lamina_block::Bytes;
 use serde_json::{Map, Value};
@@ -71,22 +71,33 @@ fn is_word(value: &Value) -> bool {
 
 /// A name without the unit that its values are written with.
 fn named(name: &str) -> String {
-    let bare = name.strip_suffix("_bytes").or_else(|| name.strip_suffix("_seconds")).unwrap_or(name);
-    shown(&bare.replace('_', " "))
+    let is_unit = |word: &&str| ["bytes", "seconds", "unix"].contains(word) && !is_rate(name);
+    let words: Vec<&str> = name.split('_').filter(|word| !is_unit(word)).collect();
+    shown(&if words.is_empty() { name.into() } else { words.join(" ") })
+}
+
+/// True if a value with this name is a number of something in a time.
+fn is_rate(name: &str) -> bool {
+    name.contains("_per_")
+}
+
+/// True if a value with this name is a number of bytes.
+fn is_size(name: &str) -> bool {
+    let is_counted = name.split('_').any(|word| word == "bytes") && !is_rate(name);
+    is_counted || matches!(name, "size" | "memory" | "extent" | "region" | "unit")
 }
 
 /// A value on one line.
 fn written(name: &str, value: &Value) -> String {
-    let (is_size, is_time) = (name == "bytes" || name == "size", name == "seconds");
+    let is_time = name == "seconds" || name.ends_with("_seconds");
     match value {
         Value::Null => "-".into(),
         Value::Bool(true) => "yes".into(),
         Value::Bool(false) => "no".into(),
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-            (Some(bytes), _) if is_size || name.ends_with("_bytes") => Bytes(bytes).to_string(),
-            (_, Some(seconds)) if (is_time || name.ends_with("_seconds")) && seconds >= 0.0 => {
-                duration(seconds.round() as u64)
-            }
+            (Some(bytes), _) if is_size(name) => Bytes(bytes).to_string(),
+            (Some(seconds), _) if name.ends_with("_unix") => time(seconds.saturating_mul(1000)),
+            (_, Some(seconds)) if is_time && seconds >= 0.0 => duration(seconds.round() as u64),
             _ => number.to_string(),
         },
         Value::String(text) => shown(text),
@@ -109,7 +120,7 @@ mod tests {
     fn snapshots_and_legs_are_tables() {
         let info = json!({
             "size": 10u64 << 30, "damaged": false, "age_seconds": 432.4, "free_bytes": 1 << 20,
-            "none": null, "list": [],
+            "none": null, "list": [], "map_bytes_free": 8192, "bytes_per_second": 1.5, "taken_unix": 1_795_900_123,
             "snapshots": [
                 { "name": "monday\u{1b}[2J", "size": 4096, "view": true },
                 { "name": "tuesday", "size": 8192, "hosts": ["a", "b"] },
@@ -118,13 +129,16 @@ mod tests {
             "keyslots": [0, 2],
         });
         let expected = "\
-age       7m12s
-damaged   no
-free      1MiB
-keyslots  0, 2
-list      -
-none      -
-size      10GiB
+age               7m12s
+bytes per second  1.5
+damaged           no
+free              1MiB
+keyslots          0, 2
+list              -
+map free          8KiB
+none              -
+size              10GiB
+taken             2026-11-28T21:08:43Z
 alerts:
   nearly full  yes
   of:

@@ -14,22 +14,27 @@ mod tracing;
 pub use client::Client;
 pub use tracing::{End, LOST, Tracing};
 
-use crate::api::{Control, Device, Job, Steer, Verb};
+use crate::api::{Control, Device, Job, Snapshot, Steer, Verb};
 use crate::cli::Ctl;
 use crate::confirm::confirm;
 use crate::exit::Failure;
+use crate::show::table;
 use crate::uri::encoded;
 use crate::{jobs, verbs};
 use lamina_block::Bytes;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 
-/// Runs `lamina ctl`: lists a device's commands, shows its kind and state, steers its work, or sends one command and
+/// Runs `lamina ctl`: lists devices, explains a device's commands, shows its kind and state, steers its work, or sends one command and
 /// prints the answer.
 pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     let client = Client::find(args.daemon.control.as_deref())?;
-    let path = format!("/v1/devices/{}", encoded(&args.device, ""));
     let mut out = std::io::stdout();
+    let Some(name) = &args.device else {
+        let served: Snapshot = client.get("/v1/hierarchy")?;
+        return Ok(write!(out, "{}", devices(&served))?);
+    };
+    let path = format!("/v1/devices/{}", encoded(name, ""));
     match args.command.as_str() {
         "help" => {
             let device: Device = client.get(&path)?;
@@ -50,8 +55,8 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
         _ => {}
     }
     let known: Vec<Verb> = client.get(&format!("{path}/commands"))?;
-    let usage = |e: String| Failure::Usage(format!("{e}\n`lamina ctl {} help` explains it", args.device));
-    let verb = verbs::find(&known, &args.device, &args.command).map_err(usage)?;
+    let usage = |e: String| Failure::Usage(format!("{e}\n`lamina ctl {name} help` explains it"));
+    let verb = verbs::find(&known, name, &args.command).map_err(usage)?;
     let mut command =
         Control { name: verb.name.clone(), args: verbs::arguments(verb, &args.args).map_err(usage)? };
     if args.force {
@@ -74,10 +79,21 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
             };
             match into {
                 None => Ok(write!(out, "{}", map.text())?),
-                Some(path) => map.svg(path, &args.device).map_err(Failure::failed),
+                Some(path) => map.svg(path, name).map_err(Failure::failed),
             }
         }
     }
+}
+
+/// The devices of a daemon, with the commands of their kinds.
+fn devices(served: &Snapshot) -> String {
+    let devices = served.hierarchies.iter().flat_map(|hierarchy| &hierarchy.devices);
+    let row = |device: &Device| {
+        let verbs = verbs::of(&device.kind);
+        let names: Vec<&str> = verbs.iter().map(|verb| verb.name.as_str()).collect();
+        vec![device.name.clone(), device.kind.clone(), names.join(" ")]
+    };
+    table(&["DEVICE", "KIND", "COMMANDS"], 3, &devices.map(row).collect::<Vec<_>>())
 }
 
 /// Sends a command; again, if a loss of data was confirmed.

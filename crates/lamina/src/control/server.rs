@@ -273,7 +273,7 @@ impl Refusal {
     }
 
     fn no_device(name: &str) -> Refusal {
-        Refusal::of(&class::NOT_FOUND, format!("there is no device {name:?}"))
+        Refusal::of(&class::NOT_FOUND, format!("there is no device {name:?}: `lamina ctl` lists them"))
     }
 }
 

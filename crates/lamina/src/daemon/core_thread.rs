@@ -207,7 +207,10 @@ impl Core {
     ) -> Option<std::result::Result<Value, Denied>> {
         let (_, served) = self.find(&device).ok()?;
         let node = served.hierarchy.node(&device)?;
-        tracing::info!(device, command = command.name, args = %command.args, "command");
+        match verbs::asks(node.kind(), &command.name) {
+            true => tracing::debug!(device, command = command.name, args = %command.args, "command"),
+            false => tracing::info!(device, command = command.name, args = %command.args, "command"),
+        }
         let answer = match verbs::check(node.kind(), &command) {
             // An absent device says itself why it is absent.
             _ if node.is_absent() => node.control(command).await.map_err(Denied::from),

@@ -112,7 +112,7 @@ fn a_resize_reaches_the_devices_above() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("explode"), "{}", text(&refused.stderr));
     let unknown = place.lamina(&["ctl", "nope", "resize"]);
-    assert_eq!(text(&unknown.stderr), "lamina: there is no device \"nope\"\n");
+    assert_eq!(text(&unknown.stderr), "lamina: there is no device \"nope\": `lamina ctl` lists them\n");
 }
 
 #[test]

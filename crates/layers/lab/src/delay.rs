@@ -226,7 +226,7 @@ impl Config for Keys {
                     "requests that are served at the same time, at most",
                 ),
             ]),
-            Verb::new("show", "the delays and limits"),
+            Verb::asks("show", "the delays and limits"),
         ],
         ..Traits::NONE
     };

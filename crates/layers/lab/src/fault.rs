@@ -199,7 +199,7 @@ impl Config for Keys {
                 "a list of rules",
             )]),
             Verb::new("clear", "removes all rules"),
-            Verb::new("show", "the rules, and how many requests each has seen and hit"),
+            Verb::asks("show", "the rules, and how many requests each has seen and hit"),
         ],
         ..Traits::NONE
     };

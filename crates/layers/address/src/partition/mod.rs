@@ -123,7 +123,7 @@ impl Config for Keys {
             Verb::new("rename", "gives a partition that is not viewed another name")
                 .with(&[NAME, Arg::required("to", ArgType::Text, "the new name")]),
             Verb::new("delete", "deletes a partition that is not viewed, with its data").with(&[NAME]),
-            Verb::new("list", "the partitions, where they are, and what is free"),
+            Verb::asks("list", "the partitions, where they are, and what is free"),
         ],
         ..Traits::NONE
     };

@@ -255,16 +255,16 @@ const PART: &[Arg] = &[
 ];
 
 const OWN_VERBS: [Verb; 9] = [
-    Verb::new("top", "lists the extents that cost the slow device the most time, or would")
+    Verb::asks("top", "lists the extents that cost the slow device the most time, or would")
         .with(&[Arg::optional("count", ArgType::Count, "how many, 20 if it is not said")]),
-    Verb::new("next", "lists what would leave the fast device next, and what would get copies")
+    Verb::asks("next", "lists what would leave the fast device next, and what would get copies")
         .with(&[Arg::optional("count", ArgType::Count, "how many of each, 20 if it is not said")]),
-    Verb::new("heat-map", "shows how the volume is used, in cells by address").with(&[Arg::optional(
+    Verb::asks("heat-map", "shows how the volume is used, in cells by address").with(&[Arg::optional(
         "cells",
         ArgType::Count,
         "how many at most, from 1 to 512; 256 if it is not said",
     )]),
-    Verb::new("explain", "says why a block has a copy, or none").with(&[Arg::required(
+    Verb::asks("explain", "says why a block has a copy, or none").with(&[Arg::required(
         "offset",
         ArgType::Size,
         "a place in the block",

@@ -16,7 +16,7 @@ const FILES: &[Arg] = &[
 
 /// The commands.
 pub(super) const VERBS: &[Verb] = &[
-    Verb::new("keyslots", "the keyslots, and what opening them costs"),
+    Verb::asks("keyslots", "the keyslots, and what opening them costs"),
     Verb::new("keyslot-add", "add a keyslot for another key or passphrase").with(FILES),
     Verb::new(
         "keyslot-remove",

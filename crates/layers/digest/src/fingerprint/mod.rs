@@ -131,20 +131,20 @@ impl Config for Keys {
         metadata: true,
         store: true,
         verbs: &[
-            Verb::new("at", "the digest of a block").with(&[Arg::required(
+            Verb::asks("at", "the digest of a block").with(&[Arg::required(
                 "offset",
                 ArgType::Size,
                 "a byte of it",
             )]),
-            Verb::new("where", "the blocks that have a digest").with(&[
+            Verb::asks("where", "the blocks that have a digest").with(&[
                 Arg::required("hash", ArgType::Text, "the digest, in hexadecimal digits"),
                 Arg::optional("limit", ArgType::Count, "the most blocks that are named (100)"),
             ]),
-            Verb::new("duplicates", "how many blocks are equal, and what sharing them would save")
+            Verb::asks("duplicates", "how many blocks are equal, and what sharing them would save")
                 .with(&[Arg::optional("top", ArgType::Count, "the most contents that are named (10)")]),
             Verb::new("mark", "record which blocks change from now on").with(NAME),
             Verb::new("unmark", "forget a mark").with(NAME),
-            Verb::new("changed", "the ranges that have changed since a mark").with(&[
+            Verb::asks("changed", "the ranges that have changed since a mark").with(&[
                 Arg::required("name", ArgType::Text, "the mark"),
                 Arg::optional("limit", ArgType::Count, "the most ranges that are named (1000)"),
             ]),

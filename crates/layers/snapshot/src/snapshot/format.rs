@@ -161,6 +161,8 @@ pub(super) struct SnapshotRecord {
     /// Bytes of the volume when the snapshot was taken.
     pub size: u64,
     pub root: Root,
+    /// When it was taken, in seconds since 1970; 0: not known.
+    pub taken: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -171,8 +173,12 @@ struct RecordBytes {
     name_len: U32,
     size: U64,
     root: [u8; Root::LEN],
+    /// Bytes behind the name were zeroes before the last eight could have the time.
     name: [u8; NAME_MAX],
 }
+
+/// Bytes of a name that leaves room for the time.
+const BEFORE_TIME: usize = NAME_MAX - size_of::<U64>();
 
 /// Bytes of a record. No record crosses the end of a page.
 pub(super) const RECORD_LEN: usize = size_of::<RecordBytes>();
@@ -193,6 +199,9 @@ impl SnapshotRecord {
         let mut name = [0; NAME_MAX];
         let len = self.name.len().min(NAME_MAX);
         name[..len].copy_from_slice(&self.name.as_bytes()[..len]);
+        if len <= BEFORE_TIME {
+            name[BEFORE_TIME..].copy_from_slice(&self.taken.to_le_bytes());
+        }
         let (epoch, name_len, size) = (self.epoch.into(), (len as u32).into(), self.size.into());
         RecordBytes { epoch, name_len, size, root: self.root.encode(), name }.as_bytes().to_vec()
     }
@@ -207,11 +216,13 @@ impl SnapshotRecord {
         let name = name.and_then(|name| std::str::from_utf8(name).ok()).filter(|name| is_name(name));
         let name = name.ok_or_else(|| wrong("a snapshot has no name"))?.to_owned();
         let (epoch, size, root) = (record.epoch.get(), record.size.get(), Root::decode(&record.root)?);
+        let taken = record.name.last_chunk().filter(|_| name.len() <= BEFORE_TIME);
+        let taken = taken.map_or(0, |bytes| u64::from_le_bytes(*bytes));
         // There is an epoch after it.
         if size == 0 || size.div_ceil(extent) > PLACES_MAX || epoch >= EPOCH_MAX {
             return Err(wrong(&format!("snapshot {name:?} has numbers that are too large")));
         }
-        Ok(Some(SnapshotRecord { name, epoch, size, root }))
+        Ok(Some(SnapshotRecord { name, epoch, size, root, taken }))
     }
 }
 

@@ -23,12 +23,21 @@ const BACK: &[Arg] = &[
     ),
 ];
 
+const TAKE: &[Arg] = &[
+    Arg::optional(
+        "name",
+        ArgType::Text,
+        "the snapshot; one is made of the number of the snapshot if it has none",
+    ),
+    Arg::optional("keep", ArgType::Count, "of those with such a name so many stay: the oldest are deleted"),
+];
+
 /// The commands.
 pub(super) const VERBS: &[Verb] = &[
-    Verb::new("snapshot", "keep the volume as it is now, under a name").with(NAME),
+    Verb::new("snapshot", "keep the volume as it is now, under a name").with(TAKE),
     Verb::new("rollback", "make the volume what it was in a snapshot; snapshots stay").with(BACK),
     Verb::new("delete", "forget a snapshot; its space is reclaimed in the background").with(NAME),
-    Verb::new("list", "the snapshots, oldest first"),
+    Verb::asks("list", "the snapshots, oldest first"),
     Verb::new("resize", "change the size of the volume").with(&[
         Arg::required("size", ArgType::Size, "the size from now on"),
         Arg::optional("force", ArgType::Flag, "also if it is smaller: what lies behind is lost"),
@@ -41,6 +50,15 @@ pub(super) const VERBS: &[Verb] = &[
 #[serde(deny_unknown_fields)]
 struct Named {
     name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Take {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    keep: Option<usize>,
 }
 
 /// Commands without `force` are refused elsewhere: see [`Effect::loses`].
@@ -58,6 +76,11 @@ struct Resize {
     size: Bytes,
     #[serde(default)]
     force: bool,
+}
+
+/// The name of a snapshot that ends an epoch, and was given none: there is never another one of that epoch.
+fn made(epoch: u32) -> String {
+    format!("auto-{epoch}")
 }
 
 /// True if nothing may be in flight while the command runs.
@@ -103,7 +126,7 @@ impl Core {
             return Err(Error::new(ErrorKind::ReadOnly, why));
         }
         match command.name.as_str() {
-            "snapshot" => self.keep(args::<Named>(command)?.name).await,
+            "snapshot" => self.take(args(command)?).await,
             "rollback" => self.roll_back(args::<Back>(command)?.name).await,
             "delete" => self.forget(args::<Named>(command)?.name).await,
             "list" => Ok(self.list()),
@@ -124,6 +147,34 @@ impl Core {
     }
 
     /// The device is quiesced.
+    async fn take(self: Rc<Self>, Take { name, keep }: Take) -> Result<Value> {
+        if keep == Some(0) {
+            return Err(Error::invalid("keep: at least one snapshot stays, the one that is taken"));
+        }
+        let name = name.unwrap_or_else(|| made(self.head().epoch));
+        let mut answer = Rc::clone(&self).keep(name).await?;
+        if let Some(keep) = keep {
+            answer["deleted"] = self.forget_all_but(keep).await?.into();
+        }
+        Ok(answer)
+    }
+
+    /// Deletes the oldest snapshots whose names were made, so that `keep` of these stay; a snapshot that a device shows
+    /// counts, and stays in any case. Gives their names.
+    async fn forget_all_but(self: Rc<Self>, keep: usize) -> Result<Vec<String>> {
+        let old: Vec<String> = {
+            let state = self.state();
+            let snapshots = state.versions.snapshots().iter();
+            let made: Vec<&Snapshot> = snapshots.filter(|s| s.record.name == made(s.record.epoch)).collect();
+            let old = &made[..made.len().saturating_sub(keep)];
+            old.iter().filter(|s| !s.is_viewed()).map(|s| s.record.name.clone()).collect()
+        };
+        for name in &old {
+            Rc::clone(&self).forget(name.clone()).await?;
+        }
+        Ok(old)
+    }
+
     async fn keep(self: Rc<Self>, name: String) -> Result<Value> {
         if !is_name(&name) {
             let message = format!("a snapshot's name has 1 to {NAME_MAX} bytes, and no slash: {name:?}");
@@ -132,7 +183,7 @@ impl Core {
         self.flush().await?;
         let guard = self.map_lock.lock().await;
         let entries = records_max(self.store.load(self.table_id)?.len());
-        let (snapshot, head) = self.state().versions.plan_snapshot(name, entries)?;
+        let (snapshot, head) = self.state().versions.plan_snapshot(name, self.env.unix_time(), entries)?;
         let change = Change::new().write(self.table_id, record_at(snapshot.index), snapshot.record.encode());
         let answer = json!({ "name": snapshot.record.name, "size": snapshot.record.size });
         self.stage(self.with_head(change, head)).await?;
@@ -174,8 +225,9 @@ impl Core {
     pub fn list(&self) -> Value {
         let state = self.state();
         let show = |s: &Snapshot| {
-            let SnapshotRecord { name, size, epoch, .. } = &s.record;
-            json!({ "name": name, "size": size, "epoch": epoch, "viewed": s.is_viewed() })
+            let SnapshotRecord { name, size, epoch, taken, .. } = &s.record;
+            let taken = Some(taken).filter(|taken| **taken > 0);
+            json!({ "name": name, "taken_unix": taken, "size": size, "epoch": epoch, "viewed": s.is_viewed() })
         };
         Value::Array(state.versions.snapshots().iter().map(show).collect())
     }

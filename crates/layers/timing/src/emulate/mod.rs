@@ -124,7 +124,7 @@ impl Config for Keys {
                 Arg::optional("model", ArgType::Text, "another drive: the name of a model, or a model file"),
             ]),
             Verb::new("reset", "begins the statistics anew"),
-            Verb::new("show", "the drive, the factor, and the statistics"),
+            Verb::asks("show", "the drive, the factor, and the statistics"),
         ],
         ..Traits::NONE
     };

@@ -142,7 +142,7 @@ impl Config for Keys {
     const TRAITS: Traits = Traits {
         outside: model::OUTSIDE,
         figures: FIGURES,
-        verbs: &[SET, Verb::new("show", "all keys, with the parameters of all policies")],
+        verbs: &[SET, Verb::asks("show", "all keys, with the parameters of all policies")],
         elsewhere: &["elevator", "iosched", "scheduler"],
         ..Traits::NONE
     };

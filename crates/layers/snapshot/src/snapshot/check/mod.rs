@@ -89,7 +89,7 @@ impl Core {
         let head = state.versions.head();
         let mut known = Vec::new();
         for (i, snapshot) in state.versions.snapshots().iter().enumerate() {
-            let SnapshotRecord { name, epoch, size, root } = snapshot.record.clone();
+            let SnapshotRecord { name, epoch, size, root, .. } = snapshot.record.clone();
             known.push(Known { name: format!("snapshot {name:?}"), root, epoch, size, snapshot: Some(i) });
         }
         let name = "the volume".to_owned();

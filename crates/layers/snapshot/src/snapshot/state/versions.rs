@@ -178,12 +178,12 @@ impl Versions {
     }
 
     /// A snapshot of the volume as the map has it, in a table of so many entries; and the head after it.
-    pub fn plan_snapshot(&self, name: String, entries: usize) -> Result<(Snapshot, Head)> {
+    pub fn plan_snapshot(&self, name: String, taken: u64, entries: usize) -> Result<(Snapshot, Head)> {
         if self.find(&name).is_ok() {
             return Err(Error::invalid(format!("there is a snapshot {name:?} already")));
         }
-        let taken = |index: usize| self.snapshots.iter().any(|snapshot| snapshot.index == index);
-        let index = (0..entries).find(|index| !taken(*index)).ok_or_else(|| {
+        let is_used = |index: usize| self.snapshots.iter().any(|snapshot| snapshot.index == index);
+        let index = (0..entries).find(|index| !is_used(*index)).ok_or_else(|| {
             let message = format!("{entries} snapshots are the most that fit: delete some");
             Error::new(ErrorKind::NoSpace, message)
         })?;
@@ -192,7 +192,7 @@ impl Versions {
             let message = "the volume has had as many snapshots as it can have";
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
-        let record = SnapshotRecord { name, epoch: head.epoch, size: head.size, root: head.root };
+        let record = SnapshotRecord { name, epoch: head.epoch, size: head.size, root: head.root, taken };
         Ok((Snapshot::new(record, index), Head { epoch: head.epoch + 1, ..head }))
     }
 

@@ -133,3 +133,15 @@ fn numbers_that_are_too_large_are_refused() {
         assert!(SnapshotRecord::decode(&kept.encode(), 8192).is_err(), "{kept:?}");
     }
 }
+
+/// A record from before there was a time has zeroes in its place, and a reader of that time passes the time over.
+#[test]
+fn a_snapshot_has_its_time_behind_its_name() {
+    let one = SnapshotRecord::decode(&bytes("snapshot ")[0], 8192).expect("an entry").expect("a snapshot");
+    assert_eq!(one.taken, 0);
+    for (name, taken) in [("x".to_owned(), 1_795_900_123), ("n".repeat(56), u64::MAX), ("n".repeat(57), 0)] {
+        let kept = SnapshotRecord { name, taken: 1_795_900_123.max(taken), ..one.clone() };
+        let read = SnapshotRecord::decode(&kept.encode(), 8192).expect("an entry").expect("a snapshot");
+        assert_eq!((read.name, read.taken), (kept.name, taken));
+    }
+}

@@ -177,6 +177,37 @@ fn snapshots_have_names() {
     });
 }
 
+/// Names that are made are those of which `keep` counts; what a device shows stays.
+#[test]
+fn old_snapshots_leave_by_themselves() {
+    run(How::new(Level::Shadow), |vol| async move {
+        let names = async || {
+            let list = vol.command("list", json!({})).await.unwrap();
+            let names = list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned());
+            names.collect::<Vec<_>>().join(" ")
+        };
+        vol.command("snapshot", json!({"name": "mine"})).await.unwrap();
+        // Of another number than its own.
+        vol.command("snapshot", json!({"name": "auto-1"})).await.unwrap();
+        for _ in 0..2 {
+            vol.command("snapshot", json!({})).await.unwrap();
+        }
+        let view = vol.view("auto-3").await;
+        vol.command("snapshot", json!({})).await.unwrap();
+        let none = vol.command("snapshot", json!({"keep": 0})).await.unwrap_err();
+        assert!(none.message().starts_with("keep: "), "{none}");
+        assert_eq!(names().await, "mine auto-1 auto-3 auto-4 auto-5");
+        let taken = vol.command("snapshot", json!({"keep": 2})).await.unwrap();
+        assert_eq!((&taken["name"], &taken["deleted"]), (&json!("auto-6"), &json!(["auto-4"])));
+        assert_eq!(names().await, "mine auto-1 auto-3 auto-5 auto-6");
+        view.close().await.unwrap();
+        let taken = vol.command("snapshot", json!({"name": "last", "keep": 1})).await.unwrap();
+        assert_eq!(taken["deleted"], json!(["auto-3", "auto-5"]));
+        assert_eq!(names().await, "mine auto-1 auto-6 last");
+        vol.audit(true).await;
+    });
+}
+
 #[test]
 fn the_table_of_snapshots_fills_up() {
     run(How::new(Level::Shadow), |vol| async move {

@@ -11,7 +11,7 @@ fn at(place: u64) -> Entry {
 /// A volume in epoch 2, after a snapshot of epoch 1.
 fn state() -> State {
     let head = Head { shift: 12, size: 1 << 20, physical: 256, epoch: 2, ..Head::default() };
-    let kept = SnapshotRecord { name: "a".into(), epoch: 1, size: 1 << 20, root: Root::default() };
+    let kept = SnapshotRecord { name: "a".into(), epoch: 1, size: 1 << 20, root: Root::default(), taken: 0 };
     State::new(Versions::new(head, vec![Snapshot::new(kept, 0)]))
 }
 

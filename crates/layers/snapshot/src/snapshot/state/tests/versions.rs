@@ -16,7 +16,7 @@ fn head(epoch: u32) -> Head {
 }
 
 fn kept(name: &str, epoch: u32) -> SnapshotRecord {
-    SnapshotRecord { name: name.into(), epoch, size: 1 << 20, root: Root::default() }
+    SnapshotRecord { name: name.into(), epoch, size: 1 << 20, root: Root::default(), taken: 0 }
 }
 
 /// Snapshots "a" and "b", and the volume in epoch 9.
@@ -43,7 +43,7 @@ fn with(name: Name) -> Versions {
     if name == Unknown {
         return versions;
     }
-    let (x, after) = versions.plan_snapshot("x".into(), 3).expect("there is room");
+    let (x, after) = versions.plan_snapshot("x".into(), 0, 3).expect("there is room");
     let index = x.index;
     versions.recorded(x, after);
     match name {
@@ -82,7 +82,7 @@ fn row(what: &str, expected: [Option<Name>; 5], operation: impl Fn(&mut Versions
 fn names() {
     let same = [None, Some(Name::Kept), Some(Viewed(1)), Some(Viewed(2)), Some(Leaving)];
     row("snapshot", [Some(Name::Kept), None, None, None, None], |v| {
-        v.plan_snapshot("x".into(), 3).map(|(x, after)| v.recorded(x, after))
+        v.plan_snapshot("x".into(), 0, 3).map(|(x, after)| v.recorded(x, after))
     });
     row("view", [None, Some(Viewed(1)), Some(Viewed(2)), Some(Viewed(3)), None], |v| {
         let index = v.known("x")?.index;
@@ -123,10 +123,10 @@ fn what_a_snapshot_is_given() {
     assert_eq!((x.index, x.record.epoch, versions.head().epoch), (2, 9, 10));
     let names: Vec<&str> = versions.snapshots().iter().map(|s| s.record.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "x"], "oldest first");
-    let full = versions.plan_snapshot("y".into(), 3).expect_err("the table is full");
+    let full = versions.plan_snapshot("y".into(), 0, 3).expect_err("the table is full");
     assert_eq!(full.kind(), ErrorKind::NoSpace);
     let late = Versions::new(head(EPOCH_MAX - 1), Vec::new());
-    assert!(late.plan_snapshot("y".into(), 3).is_err(), "there is no epoch after it");
+    assert!(late.plan_snapshot("y".into(), 0, 3).is_err(), "there is no epoch after it");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn what_is_shared() {
     bound(6, &delete("b"));
     bound(3, &Versions::committed);
     bound(10, &|v| {
-        let (x, after) = v.plan_snapshot("x".into(), 3).expect("there is room");
+        let (x, after) = v.plan_snapshot("x".into(), 0, 3).expect("there is room");
         v.recorded(x, after);
     });
     bound(10, &delete("x"));
