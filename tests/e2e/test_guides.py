@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import time
 import unittest
 import unittest.mock
 
@@ -124,6 +125,21 @@ class ReplaceADisk(guides.GuideCase):
     def run_(self, block):
         self.at_rest()
         super().run_(block)
+
+
+class NightlySnapshots(guides.GuideCase):
+    page = "nightly-snapshots"
+    other = (("/etc/systemd/system", "/etc/lamina"),)
+
+    def go(self):
+        self.disk("sdb", 64)
+        self.section("The hierarchy")
+        self.section("By hand")
+        snapshots = json.loads(self.asked("ctl", "vm1", "list"))
+        self.assertEqual(len(snapshots), 8)
+        for snapshot in snapshots:
+            self.assertLess(abs(time.time() - snapshot["taken_unix"]), 600)
+        self.section("By a timer")
 
 
 class Restore(guides.GuideCase):

@@ -7,7 +7,7 @@ import time
 import nbd
 
 from common import MIB, RigCase, limit
-from rig import Lamina, lamina_binary, run
+from rig import Lamina, lamina_binary, run, wait_until
 
 NEAR = """\
 [device.remote]
@@ -119,3 +119,38 @@ class RemoteLeg(RigCase):
         # Made again, nothing known is there.
         self.rig.path("here.img").unlink()
         run(lamina_binary(), "create", file)
+
+    @limit(60)
+    def test_a_leg_with_data_on_another_machine_joins_with_force_alone(self):
+        """A mirror gets another leg while it is served: a device of another Lamina, which has a file system. A device that
+        shows such data, and writes to none, is no leg."""
+        disk = self.rig.file("disk.img", 64 * MIB)
+        run("mkfs.ext4", "-q", disk)
+        before = disk.read_bytes()
+        Lamina(self.rig, FAR, name="far")
+        here = '[hierarchy]\nname = "raid"\n\n[device.here]\ntype = "file"\npath = "here.img"\nsize = "48MiB"\n\n'
+        there = '[device.there]\ntype = "nbd"\naddress = "unix:far.sock"\n\n'
+        mirror = '[device.raid]\ntype = "mirror"\nover = [{}]\n\n[export.raid]\ndevice = "raid"\nnbd = "unix:raid.sock"\n'
+        shows = '\n[device.front]\ntype = "linear"\nover = "there"\n\n[export.front]\ndevice = "front"\nnbd = "unix:raid.sock"\n'
+        file = self.rig.write("raid.toml", here + mirror.format('"here"'))
+        run(lamina_binary(), "create", file)
+        daemon = self.rig.start(lamina_binary(), "serve", file, "--control", self.rig.path("ctl.sock"), name="raid")
+        daemon.wait_for("ready\n", 20)
+
+        def applied(text, *words):
+            other = self.rig.write("other.toml", text)
+            return run(lamina_binary(), "apply", "--control", self.rig.path("ctl.sock"), *words, other, check=False)
+
+        applied_ = applied(here + there + mirror.format('"here"') + shows)
+        self.assertEqual(applied_.returncode, 0, applied_.stderr)
+        self.assertEqual(applied(here + mirror.format('"here"')).returncode, 0)
+        two = here + there + mirror.format('"here", "there"')
+        for words in ((), ("--plan",)):
+            refused = applied(two, *words)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertRegex(refused.stderr, r'device "there": it carries ext2/3/4 at 1080')
+            self.assertIn("nothing was written; --force overwrites it", refused.stderr)
+        self.assertEqual(disk.read_bytes(), before)
+        joined = applied(two, "--force")
+        self.assertEqual(joined.returncode, 0, joined.stderr)
+        wait_until("the leg to be written", 20, lambda: disk.read_bytes()[:MIB] != before[:MIB])

@@ -34,6 +34,7 @@ mod keys;
 mod later;
 mod local;
 mod members;
+mod overwritten;
 mod persistent;
 mod plan;
 mod reach;

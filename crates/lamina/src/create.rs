@@ -40,7 +40,7 @@ pub fn run(args: &cli::Create) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(shown(&name, &looked).as_bytes())?;
     out.flush()?;
-    if let Some(lost) = overwritten(&looked).filter(|_| !args.force) {
+    if let Some(lost) = overwritten(&looked, &[]).filter(|_| !args.force) {
         return Err(Failure::failed(lost));
     }
     let reactor = Reactor::new(Options::default())
@@ -187,15 +187,16 @@ fn shown(name: &str, looked: &[Looked]) -> String {
     out
 }
 
-/// Refuses devices that carry something. Devices that do not exist carry none.
-pub fn refuse_overwriting(members: Vec<MemberPlan>) -> Result<(), Denied> {
+/// Refuses members that carry something, and data `elsewhere`, a line for each. Devices that do not exist carry none.
+pub fn refuse_overwriting(members: Vec<MemberPlan>, elsewhere: Vec<String>) -> Result<(), Denied> {
     let looked = members.into_iter().map(Looked::at).collect::<Result<Vec<_>, _>>()?;
-    overwritten(&looked).map_or(Ok(()), |lost| Err(Denied::Unconfirmed(lost)))
+    overwritten(&looked, &elsewhere).map_or(Ok(()), |lost| Err(Denied::Unconfirmed(lost)))
 }
 
 /// The text about data that would be overwritten.
-fn overwritten(looked: &[Looked]) -> Option<String> {
+fn overwritten(looked: &[Looked], elsewhere: &[String]) -> Option<String> {
     let mut message = String::new();
+    elsewhere.iter().for_each(|line| message.push_str(&format!("{line}\n")));
     for Looked { member, signatures, .. } in looked {
         for found in signatures {
             let (path, what) = (member.path.display(), found.as_text());

@@ -41,7 +41,9 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> std::resu
         let (device, plan, sizes) = (part.device.clone(), part.plan.clone(), sizes(&members));
         answered(cores[part.core].ask(move |core| core.fits(device, plan, sizes)).await)?;
         if !apply.force {
-            create::refuse_overwriting(members)?;
+            let (device, plan) = (part.device.clone(), part.plan.clone());
+            let elsewhere = answered(cores[part.core].ask(move |core| core.overwritten(device, plan)).await)?;
+            create::refuse_overwriting(members, elsewhere)?;
         }
         if !steps.is_empty() {
             applied.steps.extend(steps);

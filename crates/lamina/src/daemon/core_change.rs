@@ -6,6 +6,7 @@
 use super::core_thread::{Core, Served};
 use super::exports::listen;
 use crate::files;
+use crate::inspect;
 use lamina_block::{Error, Result};
 use lamina_graph::{Export, Hierarchy, MemberPlan, Plan, Stage};
 use std::collections::BTreeMap;
@@ -36,6 +37,23 @@ impl Core {
     /// The devices that would become members, if the hierarchy that has `device` were changed to `plan`.
     pub async fn new_members(self: Rc<Self>, device: String, plan: Plan) -> Result<Vec<MemberPlan>> {
         Ok(self.find(&device)?.1.hierarchy.new_members(&plan))
+    }
+
+    /// The data on other machines that the change of the hierarchy that has `device` to `plan` would overwrite: a line
+    /// for each device. A device that cannot be read is the change's to report.
+    pub async fn overwritten(self: Rc<Self>, device: String, plan: Plan) -> Result<Vec<String>> {
+        let (_, served) = self.find(&device)?;
+        let mut lines = Vec::new();
+        for sink in served.hierarchy.overwrites(&plan) {
+            let Ok(node) = plan.opened_alone(sink, &self.env()).await else { continue };
+            let found = inspect::scan_device(&node).await;
+            let closed = node.close().await;
+            for found in found.unwrap_or_default() {
+                lines.push(format!("device {:?}: it carries {}", sink.name, found.as_text()));
+            }
+            closed?;
+        }
+        Ok(lines)
     }
 
     /// Changes the hierarchy that has `device` to `plan`. Returns the failures after the change was made.
