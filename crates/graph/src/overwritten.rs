@@ -1,8 +1,8 @@
 //! New devices whose data a change would overwrite, although they are no members.
 //!
 //! A new member gets superblocks, and its path says where to look first. A disk of another machine gets none: it is
-//! written to as a leg of a device that is there, or by a new layer that puts its own data there; a device of new layers
-//! over it that keep their data elsewhere shows what it has.
+//! written to as a leg of a device that is there, or by a new layer that puts its own data there. Below new layers that
+//! keep their data elsewhere, such a disk shows what it has.
 
 use crate::hierarchy::Maker;
 use crate::{Device, Hierarchy, Plan};

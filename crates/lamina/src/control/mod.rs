@@ -25,8 +25,8 @@ use lamina_block::Bytes;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 
-/// Runs `lamina ctl`: lists devices, explains a device's commands, shows its kind and state, steers its work, or sends one command and
-/// prints the answer.
+/// Runs `lamina ctl`: lists devices, explains a device's commands, shows its kind and state, steers its work, or sends
+/// one command and prints the answer.
 pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     let client = Client::find(args.daemon.control.as_deref())?;
     let mut out = std::io::stdout();

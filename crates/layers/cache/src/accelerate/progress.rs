@@ -14,8 +14,8 @@
 //! | `store(n)`: the store took a batch up to n | | at least n | |
 //! | `make_durable(n)`: the store was flushed, the flash knows | | | at least n, `stored` at most |
 //! | `fail()`: the store may have lost what it took | | as `durable` | |
-//! | `begin_again(n, last)`: late writes may be over some of what comes after n, up to `last` | | as `durable` | at most n |
-//! | ...and what was begun again is there: `store(last)`, `make_durable(last)` | | as before it | as before it |
+//! | `begin_again(n, last)`: late writes may be over what comes after n | | as `durable` | at most n |
+//! | `store(last)`, `make_durable(last)` after that | | as before it | as before it |
 //!
 //! Serial numbers are the volume's. Bad blocks (`flash::bad`) are apart from all this: they count as stored.
 

@@ -16,25 +16,21 @@
 //! * No request begins after another host may have taken the volume: the last beat is not older than three quarters of
 //!   the lease (`lamina_cluster::host::Host::is_safe`).
 
+mod requests;
+
 use super::follower::Follower;
 use super::remote::Left;
 use super::{Accelerate, Keys, state_record};
 use crate::flash::{self, Cache, SLOT};
 use futures_util::future::select;
-use lamina_block::{
-    Begin, Build, Cause, Command, Consent, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Job,
-    Judge, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signal, Step, Time, wait,
-};
+use lamina_block::{Begin, Build, Error, ErrorKind, Geometry, Layer, Made, Node, Result, Signal, Time};
 use lamina_cluster::amend::is_awaited;
 use lamina_cluster::handover::Gives;
 use lamina_cluster::host::Fence;
-use lamina_cluster::reservation::{LAST, Reservation, reservation_of};
+use lamina_cluster::reservation::{Reservation, reservation_of};
 use lamina_cluster::serve::Member;
-use lamina_cluster::vault::{Mode, Record};
-use lamina_kit::flaw::flawed;
-use serde_json::Value;
+use lamina_cluster::vault::Record;
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -384,56 +380,6 @@ impl Standby {
         with
     }
 
-    /// Waits until no other host can have the volume, as long as requests wait for a store.
-    async fn safe(&self) -> Result<()> {
-        let began = self.with.env.now();
-        while !self.reservation.is_safe() {
-            if let Some(why) = self.reservation.fenced() {
-                return Err(why);
-            }
-            if self.with.env.now().since(began) >= self.keys.store_timeout.0 {
-                let message = "the vault does not answer: another host may have the volume";
-                return Err(Error::offline(message).on(&self.name));
-            }
-            self.with.env.sleep(LOOK).await;
-        }
-        Ok(())
-    }
-
-    /// The device as the host has it that has the volume, which no other one can have now.
-    async fn safe_primary(&self) -> Result<Rc<Node>> {
-        let _waits = wait(Cause::Hosts);
-        loop {
-            let node = self.primary().await?;
-            self.safe().await?;
-            // It may have been given away meanwhile.
-            if !self.is_leaving.get() && self.now_primary().is_some_and(|(_, now)| Rc::ptr_eq(&now, &node)) {
-                return Ok(node);
-            }
-        }
-    }
-
-    /// A flush of a client that has neither read nor written here since the process began: it takes the volume from no
-    /// host that has it. What the process before has acknowledged may be undurable on peers, which may take the volume
-    /// later: so it covers that when this host has the volume again, and they have no part in it any more.
-    async fn flush(self: Rc<Self>) -> Result<()> {
-        let began = self.with.env.now();
-        let record = loop {
-            match self.record().await {
-                Ok(record) => break record,
-                Err(e) if self.with.env.now().since(began) >= self.keys.store_timeout.0 => return Err(e),
-                Err(_) => self.with.env.sleep(LOOK).await,
-            }
-        };
-        let may_be_owed = record.is_some_and(|Record { holder, mode, .. }| {
-            mode != Mode::Through && holder.is_none_or(|holder| holder.host == self.reservation.host().name())
-        });
-        match may_be_owed && !flawed("a flush does not wait for the volume") {
-            true => self.safe_primary().await?.submit(Io::flush()).await,
-            false => self.store.submit(Io::flush()).await,
-        }
-    }
-
     fn not_here(&self) -> Error {
         Error::busy("this host does not have the volume: a read or a write of the device takes it")
             .on(&self.name)
@@ -464,113 +410,5 @@ impl Drop for Leaving<'_> {
         self.0.primary.take();
         self.0.is_leaving.set(false);
         self.0.moved.notify();
-    }
-}
-
-impl Layer for Standby {
-    fn geometry(&self) -> Geometry {
-        let store = self.store.geometry();
-        Geometry {
-            optimal: store.optimal.max(SLOT as u32),
-            read_only: store.read_only || self.cache.is_read_only(),
-            // One that comes late would discard what another host has written since.
-            discard: false,
-            zero: false,
-            fua: true,
-            ..store
-        }
-    }
-
-    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
-        let is_flush = matches!(io.op, Op::Flush) && !self.reservation.is_held();
-        match &*self.primary.borrow() {
-            Some((_, node))
-                if !self.is_leaving.get()
-                    && (self.reservation.is_safe() || flawed("a generation that has ended answers")) =>
-            {
-                return Step::Forward(Rc::clone(node));
-            }
-            // A device that nobody uses is being closed.
-            None if is_flush && !self.is_in_use() => return Step::Done(Ok(())),
-            None if is_flush && self.follower().is_some() => {
-                let me = Rc::clone(&self);
-                return Step::control(async move { me.flush().await });
-            }
-            Some(_) | None => {}
-        }
-        let io = io.take();
-        let me = Rc::clone(&self);
-        Step::control(async move { me.safe_primary().await?.submit(io).await })
-    }
-
-    fn passthrough(&self) -> Passthrough {
-        Passthrough::None
-    }
-
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.safe_primary().await?.extents(at).await })
-    }
-
-    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
-        Box::pin(async move { self.safe_primary().await?.heal(at, is_right).await })
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            self.is_closed.set(true);
-            self.reservation.stop_serving();
-            let taken = pin!(self.moved.until(|| !self.is_taking.get() && !self.is_leaving.get()));
-            select(taken, self.with.env.sleep(LAST)).await;
-            match self.now_primary() {
-                Some((accelerate, _)) => accelerate.close().await,
-                None => {
-                    self.follow_no_more().await;
-                    Ok(())
-                }
-            }
-        })
-    }
-}
-
-impl Manage for Standby {
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        match self.now_primary() {
-            Some((accelerate, _)) => accelerate.consents(child, effect),
-            None => Consent::Refuses(self.not_here().message().to_owned()),
-        }
-    }
-
-    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
-        match self.now_primary() {
-            Some((accelerate, _)) if command.name == "expect" => {
-                Box::pin(async move { self.commanded(self.expect(&accelerate, command)).await })
-            }
-            Some((accelerate, _)) => {
-                Box::pin(async move { self.commanded(accelerate.control(command)).await })
-            }
-            None => Box::pin(async move { Err(self.not_here()) }),
-        }
-    }
-
-    fn needs_quiesce(&self, command: &Command) -> bool {
-        self.now_primary().is_some_and(|(accelerate, _)| accelerate.needs_quiesce(command))
-    }
-
-    fn jobs(&self) -> Vec<Rc<Job>> {
-        self.now_primary().map_or(Vec::new(), |(accelerate, _)| accelerate.jobs())
-    }
-
-    fn detach(self: Rc<Self>) -> Pending {
-        match self.now_primary() {
-            Some((accelerate, _)) => Box::pin(async move { self.commanded(accelerate.detach()).await }),
-            None => Box::pin(async move { Err(self.not_here()) }),
-        }
-    }
-
-    fn info(&self) -> Value {
-        if let Some((accelerate, _)) = self.now_primary() {
-            return accelerate.info();
-        }
-        self.report()
     }
 }

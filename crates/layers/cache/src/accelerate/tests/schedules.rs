@@ -876,7 +876,8 @@ fn a_host_asks_again_while_the_volume_is_given_to_it() {
     });
 }
 
-/// What a store has failed and still does, and the device is closed: while the store does not answer, the volume is not given back.
+/// Writes to the store have failed, and are still done, when the device is closed: while the store does not answer, the
+/// volume is not given back.
 #[test]
 fn what_a_store_has_failed_comes_before_the_volume_is_given_back() {
     for reach in [Reach::Here, Reach::Lost] {

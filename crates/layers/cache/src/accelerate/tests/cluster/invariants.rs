@@ -239,7 +239,8 @@ impl Invariants {
         };
         if has_ended && (is_write || asked.still.is_none()) {
             self.breaks(format!(
-                "I2: {host} has answered, and does not have the volume: {last:?}, {served:?}, {asked:?}, write: {is_write}"
+                "I2: {host} has answered, and does not have the volume: {last:?}, {served:?}, {asked:?}, \
+                 write: {is_write}"
             ));
         }
         if let Some((_, generation, _)) = last.filter(|_| self.has_it(host)) {
