@@ -56,6 +56,26 @@ class Pages(unittest.TestCase):
                     guides.blocks("page")
 
 
+class FirstTenMinutes(guides.GuideCase):
+    page = "first-ten-minutes"
+
+    def go(self):
+        monday = self.image("/srv/monday.raw", 8)
+        self.image("/srv/tuesday.raw", 8)
+        self.section("Install")
+        self.section("A disk in a file")
+        self.section("Use it")
+        self.section("Back to a moment")
+        copied = self.rig.path("copied")
+        run("nbdcopy", self.uri(), copied)
+        self.assertEqual(copied.read_bytes()[:8 * MIB], monday.read_bytes())
+        self.section("A device fails")
+        self.at_rest()
+        self.assertEqual({leg["is"] for leg in self.info("both")["legs"]}, {"in sync"})
+        self.section("How is it")
+        self.section("Where is it")
+
+
 class MigrateADisk(guides.GuideCase):
     page = "migrate-a-disk"
 

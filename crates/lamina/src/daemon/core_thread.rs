@@ -219,8 +219,11 @@ impl Core {
         };
         self.refresh();
         self.watch_jobs();
-        if let Err(e) = &answer {
-            tracing::warn!(device, error = e.message(), "the command failed");
+        match &answer {
+            Ok(_) => {}
+            // Nothing was done, and whoever has asked is asked.
+            Err(Denied::Unconfirmed(why)) => tracing::debug!(device, why, "the command waits for a confirmation"),
+            Err(e) => tracing::warn!(device, error = e.message(), "the command failed"),
         }
         Some(answer)
     }

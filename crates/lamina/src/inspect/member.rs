@@ -78,7 +78,7 @@ impl Report {
                 s.members,
                 s.hierarchy,
                 s.generation,
-                if s.clean { "closed in order" } else { "in use, or not closed in order" }
+                if s.clean { "shut down cleanly" } else { "in use, or not shut down cleanly" }
             );
             let _ = writeln!(out, "    hierarchy {}, member {}", s.hierarchy_uuid, s.member_uuid);
             let (length, start) = (Bytes(s.data_length), Bytes(s.data_start));

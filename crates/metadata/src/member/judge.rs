@@ -27,7 +27,7 @@ pub struct Assembly {
     pub lost: Evicted,
     /// Notes about the members.
     pub notes: Vec<Note>,
-    /// All were closed in order.
+    /// All were shut down cleanly.
     pub clean: bool,
     /// The highest generation that any copy has, also of a change that was taken back: a new one is above it.
     pub latest: u64,

@@ -10,7 +10,7 @@
 //! nothing else: requests are handed on and not seen again. [`judge`] decides whether devices belong together,
 //! [`gather`] finds those that do among any; both only look at what was [found](crate::superblock::Found).
 //!
-//! Invariant: while a member is open for writing, its superblocks say that it is in use; they call it closed in order
+//! Invariant: while a member is open for writing, its superblocks say that it is in use; they call it shut down cleanly
 //! only after everything was flushed.
 //!
 //! A member that cannot be written any more is *evicted* if the hierarchy survives that: the others say so, and which
@@ -106,7 +106,7 @@ impl Member {
         self.spoilt.set(true);
     }
 
-    /// Flushes, and marks the member on disk as closed in order.
+    /// Flushes, and marks the member on disk as shut down cleanly.
     async fn finish(&self) -> Result<()> {
         self.below.submit(Io::flush()).await?;
         if self.spoilt.get() {

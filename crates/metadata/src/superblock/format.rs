@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The bytes that a copy begins with.
 pub const MAGIC: [u8; 8] = *b"LAMINASB";
-/// Bit of `flags`: closed in order.
+/// Bit of `flags`: shut down cleanly.
 const CLEAN: u32 = 1;
 /// Bytes of the header that have a meaning.
 const USED: usize = 256;

@@ -62,7 +62,7 @@ pub struct Superblock {
     pub generation: u64,
     /// When the hierarchy was created, in seconds since 1970; 0 if the time was unknown.
     pub created: u64,
-    /// The member was closed in order, and not written to since.
+    /// The member was shut down cleanly, and not written to since.
     pub clean: bool,
     /// Where things are on it.
     pub layout: Layout,
