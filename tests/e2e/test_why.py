@@ -52,6 +52,11 @@ class Why(RigCase):
         self.load()
         self.first("write", "far", "itself")
         self.assertIn("is in far (delay)", self.told())
+        path = self.rig.path("slow.json")
+        run(lamina_binary(), "why", "vm1", "--control", self.daemon.control, "--trace", path)
+        spans = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+        longest = max((event for event in spans if event["name"] == "far"), key=lambda event: event["dur"])
+        self.assertGreater(longest["dur"], 15_000)
 
     def test_one_slow_leg_of_a_mirror(self):
         self.serve(

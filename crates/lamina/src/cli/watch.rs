@@ -3,6 +3,7 @@
 use super::Daemon;
 use clap::Args;
 use lamina_block::Interval;
+use std::path::PathBuf;
 
 /// Arguments of `show`.
 #[derive(Args, Debug)]
@@ -59,6 +60,9 @@ pub struct Why {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    /// Write the slowest requests, with their parts, into a file that Perfetto (ui.perfetto.dev) opens.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub trace: Option<PathBuf>,
 }
 
 /// Arguments of `status`.

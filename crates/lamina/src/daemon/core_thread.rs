@@ -222,7 +222,9 @@ impl Core {
         match &answer {
             Ok(_) => {}
             // Nothing was done, and whoever has asked is asked.
-            Err(Denied::Unconfirmed(why)) => tracing::debug!(device, why, "the command waits for a confirmation"),
+            Err(Denied::Unconfirmed(why)) => {
+                tracing::debug!(device, why, "the command waits for a confirmation")
+            }
             Err(e) => tracing::warn!(device, error = e.message(), "the command failed"),
         }
         Some(answer)

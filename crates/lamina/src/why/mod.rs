@@ -1,6 +1,7 @@
 //! `lamina why`: where the time of an export's requests goes, in sentences.
 
 pub(crate) mod self_time;
+mod trace;
 
 use crate::api::{CoreLoad, Job, OperationTimes, ReadsFirst, Share, SlowRequest, Why};
 use crate::cli;
@@ -28,6 +29,11 @@ const SLOWEST: usize = 3;
 pub fn run(args: &cli::Why) -> Result<(), Failure> {
     let client = Client::find(args.daemon.control.as_deref())?;
     let why: Why = client.get(&format!("/v1/exports/{}/why", encoded(&args.export, "")))?;
+    if let Some(path) = &args.trace {
+        let failed = |e| Failure::failed(format!("{}: {e}", path.display()));
+        std::fs::write(path, trace::trace(&why).to_string()).map_err(failed)?;
+        return Ok(());
+    }
     let mut out = std::io::stdout().lock();
     match args.json {
         true => writeln!(out, "{}", serde_json::to_string_pretty(&why).map_err(Failure::failed)?)?,

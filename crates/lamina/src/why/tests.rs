@@ -165,3 +165,34 @@ fn nothing_is_said_of_nothing() {
     let off = Why { samples: 0, ..why(&[], Vec::new()) };
     assert!(text(&off).contains("`--samples 0`"));
 }
+
+#[test]
+fn a_trace_has_a_track_for_each_request() {
+    let request = |seconds_ago, us, parts| SlowRequest {
+        operation: "write".into(),
+        bytes: 4096,
+        seconds_ago,
+        us,
+        parts,
+    };
+    let parts = vec![share("vm1", "accelerate", "flow-control", 30.0), share("san", "file", "itself", 10.0)];
+    let found = trace::trace(&why(&[], vec![request(1.0, 40.0, parts), request(3.0, 5.0, Vec::new())]));
+    let events = found["traceEvents"].as_array().expect("a list");
+    let of = |phase: &str| events.iter().filter(move |event| event["ph"] == phase);
+    let names: Vec<_> = of("M").map(|event| event["args"]["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["disk of vm1", "write of 4KiB", "write of 4KiB"]);
+    let spans: Vec<_> = of("X")
+        .map(|event| {
+            let number = |name: &str| event[name].as_f64().expect("a number");
+            (event["name"].as_str().expect("a name"), number("tid"), number("ts"), number("dur"))
+        })
+        .collect();
+    let expected = [
+        ("write of 4KiB", 1.0, 2_000_000.0, 40.0),
+        ("vm1: flow-control", 1.0, 2_000_000.0, 30.0),
+        ("san", 1.0, 2_000_030.0, 10.0),
+        ("write of 4KiB", 2.0, 0.0, 5.0),
+    ];
+    assert_eq!(spans, expected);
+    assert_eq!(trace::trace(&Why::default())["traceEvents"].as_array().map(Vec::len), Some(1));
+}
