@@ -12,6 +12,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("graph/src/reach.rs", "nbd", "the key of an export"),
     ("graph/src/check.rs", "nbd", "the key of an export"),
     ("graph/src/spelling.rs", "null", "serde's word for nothing"),
+    ("lamina/src/control/answer.rs", "memory", "the name of a value: bytes"),
     ("lamina/src/daemon/exports.rs", "nbd", "the protocol, as in a URI"),
     ("lamina/src/metrics/figures.rs", "file", "the hierarchy file"),
     ("lamina/src/inspect/mod.rs", "file", "what is no block device"),
