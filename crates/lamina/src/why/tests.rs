@@ -178,7 +178,7 @@ fn a_trace_has_a_track_for_each_request() {
     let parts = vec![share("vm1", "accelerate", "flow-control", 30.0), share("san", "file", "itself", 10.0)];
     let found = trace::trace(&why(&[], vec![request(1.0, 40.0, parts), request(3.0, 5.0, Vec::new())]));
     let events = found["traceEvents"].as_array().expect("a list");
-    let of = |phase: &str| events.iter().filter(move |event| event["ph"] == phase);
+    let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
     let names: Vec<_> = of("M").map(|event| event["args"]["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["disk of vm1", "write of 4KiB", "write of 4KiB"]);
     let spans: Vec<_> = of("X")
