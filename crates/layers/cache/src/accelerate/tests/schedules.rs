@@ -863,9 +863,10 @@ fn a_host_asks_again_while_the_volume_is_given_to_it() {
             on.world.net().cut_host("b");
         }
         // The machine is back where it was.
+        let read = on.within(Duration::from_secs(2), "it is read", on.read(0)).await;
+        holds(read.is_err(), "I2: a volume is read that is being given away")?;
         let guests = on.guests(0, u64::MAX);
-        on.world.sleep(Duration::from_secs(3)).await;
-        holds(on.hosts[0].vm.info()["serial"].is_null(), "a volume is open that is being given away")?;
+        on.world.sleep(Duration::from_secs(1)).await;
         on.hosts[0].store.set_reach(Reach::Here);
         on.wait(Duration::from_secs(3)).await;
         for guest in guests {
