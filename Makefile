@@ -124,6 +124,7 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-peers
 	$(PYTHON) tools/bench-drbd
 	$(PYTHON) tools/bench-why
+	$(PYTHON) tools/bench-web
 	$(PYTHON) tools/bench-predict-guest
 	$(PYTHON) tools/size-of-layers
 
