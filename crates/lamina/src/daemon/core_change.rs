@@ -40,7 +40,7 @@ impl Core {
     }
 
     /// The data on other machines that the change of the hierarchy that has `device` to `plan` would overwrite: a line
-    /// for each device. A device that cannot be read is the change's to report.
+    /// for each device. A device that cannot be opened is the change's to report.
     pub async fn overwritten(self: Rc<Self>, device: String, plan: Plan) -> Result<Vec<String>> {
         let (_, served) = self.find(&device)?;
         let mut lines = Vec::new();
@@ -48,10 +48,10 @@ impl Core {
             let Ok(node) = plan.opened_alone(sink, &self.env()).await else { continue };
             let found = inspect::scan_device(&node).await;
             let closed = node.close().await;
-            for found in found.unwrap_or_default() {
+            // What cannot be read may be anything.
+            for found in found.and_then(|found| closed.map(|()| found)).map_err(|e| e.on(&sink.name))? {
                 lines.push(format!("device {:?}: it carries {}", sink.name, found.as_text()));
             }
-            closed?;
         }
         Ok(lines)
     }
