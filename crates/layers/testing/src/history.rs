@@ -157,21 +157,21 @@ impl History {
     /// Reads and checks after the death of all processes at `death`, in a world that began then: all that was
     /// acknowledged is certain.
     pub async fn read_after_death(&self, node: &Rc<Node>, at: Range<u64>, death: u64) -> Checked {
-        let buf = Buf::zeroed(((at.end - at.start) * BLOCK) as usize);
-        node.submit(Io::read(at.start * BLOCK, buf.clone())).await.map_err(told("a read"))?;
-        for (block, found) in at.zip(buf.to_vec().chunks_exact(BLOCK as usize)) {
-            self.check(block, found, death, |w| w.ended.is_some_and(|ended| ended <= death))?;
-        }
-        Ok(())
+        self.read_until(node, at, death, death).await
     }
 
     /// Reads and checks where somebody has stood still since a moment, while others wrote: nothing is older than what
     /// was acknowledged then.
     pub async fn read_since(&self, node: &Rc<Node>, at: Range<u64>, since: u64) -> Checked {
+        self.read_until(node, at, since, u64::MAX).await
+    }
+
+    /// Reads and checks: what was acknowledged at `since` is certain, and nothing was submitted after `end`.
+    async fn read_until(&self, node: &Rc<Node>, at: Range<u64>, since: u64, end: u64) -> Checked {
         let buf = Buf::zeroed(((at.end - at.start) * BLOCK) as usize);
         node.submit(Io::read(at.start * BLOCK, buf.clone())).await.map_err(told("a read"))?;
         for (block, found) in at.zip(buf.to_vec().chunks_exact(BLOCK as usize)) {
-            self.check(block, found, u64::MAX, |w| w.ended.is_some_and(|ended| ended <= since))?;
+            self.check(block, found, end, |w| w.ended.is_some_and(|ended| ended <= since))?;
         }
         Ok(())
     }
