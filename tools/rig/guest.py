@@ -127,6 +127,7 @@ class Guest:
         if incoming:
             self._argv += ["-incoming", incoming]
         self._rig = rig
+        self._has_our_disk = bool(disk)
         self._start()
 
     def _start(self):
@@ -141,7 +142,8 @@ class Guest:
     # The guest's shell.
 
     def wait_ready(self, seconds=60):
-        """Waits until the guest takes commands. QEMU is started once more if it died of `BOOT_RACE`."""
+        """Waits until the guest takes commands. QEMU is started once more if it died of `BOOT_RACE`, or if a guest hangs that
+        has no disk of Lamina's: nothing of ours can be the reason."""
         try:
             self._until("@@ready", seconds, "the guest's boot")
         except GuestError as error:
@@ -149,7 +151,23 @@ class Guest:
                 raise
             self._start()
             self._until("@@ready", seconds, "the guest's second boot")
+        except Timeout as error:
+            known = self._what_qemu_knows()
+            if self._has_our_disk:
+                raise Timeout(f"{error}\n{known}") from None
+            print(f"        {self.name}: a machine without a disk under test did not boot, and is started once more\n{known}")
+            self.proc.kill()
+            self._start()
+            self._until("@@ready", seconds, "the guest's second boot")
         return self
+
+    def _what_qemu_knows(self):
+        """Where the processors of a guest are that does not boot; or why nothing is known."""
+        try:
+            registers = self.qmp("human-monitor-command", **{"command-line": "info registers -a"})
+            return "\n".join(line for line in registers.splitlines() if line.startswith("CPU#") or "IP=" in line)
+        except (Timeout, GuestError, OSError) as error:
+            return f"QEMU says nothing: {error}"
 
     def run(self, script, seconds=60, check=True):
         """Runs a shell script in the guest and returns its output."""

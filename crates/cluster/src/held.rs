@@ -19,7 +19,7 @@ pub struct Held {
     is_changing: Cell<bool>,
     /// Another host has the volume now.
     fenced: RefCell<Option<Error>>,
-    /// It is given back.
+    /// It has been given back, or there was an attempt.
     is_over: Cell<bool>,
     /// The record has changed, or this host is fenced.
     moved: Signal,
@@ -39,6 +39,16 @@ struct Changes<'a>(&'a Held);
 impl Drop for Changes<'_> {
     fn drop(&mut self) {
         self.0.is_changing.set(false);
+        self.0.moved.notify();
+    }
+}
+
+/// The volume is being given back; perhaps nobody waits for the end of that.
+struct GivesBack<'a>(&'a Held);
+
+impl Drop for GivesBack<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.set(true);
         self.0.moved.notify();
     }
 }
@@ -89,7 +99,8 @@ impl Held {
         self.moved.until(|| is_alone() || self.fenced.borrow().is_some() || self.is_over.get()).await;
     }
 
-    /// Ends when another host has the volume, or when this one has given it back: `None`.
+    /// Ends when another host has the volume, or when this one has given it back: `None`. While it is being given back,
+    /// another host may still take it.
     pub async fn until_fenced(&self) -> Option<Error> {
         self.moved.until(|| self.fenced.borrow().is_some() || self.is_over.get()).await;
         self.fenced()
@@ -133,8 +144,7 @@ impl Held {
     /// Nobody has the volume from now on.
     pub async fn give_back(&self) -> Result<()> {
         self.host.forget_held();
-        self.is_over.set(true);
-        self.moved.notify();
+        let _gives_back = GivesBack(self);
         self.change(leaves).await
     }
 }

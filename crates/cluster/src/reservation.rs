@@ -277,19 +277,15 @@ impl Reservation {
 
     /// Nobody has the volume from now on, if this host had it; it can be taken again. Fails with `Fenced` if another
     /// host has it: it stays so; and with `Busy` if what this host has begun on the store may not have ended.
-    pub async fn give_back(self: &Rc<Self>) -> Result<()> {
+    pub async fn give_back(&self) -> Result<()> {
         if let Some(why) = self.fenced() {
             return Err(why);
         }
         let Some(held) = self.held() else { return Ok(()) };
         self.has_ended_below().await?;
         let given = match held.give_back().await {
-            // The vault has given it away, and its answer was lost; or another host has taken it: that has it by now,
-            // and waits for this one.
-            Err(_) if held.fenced().is_some() => {
-                self.tells_of_its_end(&held);
-                Ok(())
-            }
+            // The vault has given it away, and its answer was lost; or another host has taken it: that has it by now.
+            Err(_) if held.fenced().is_some() => Ok(()),
             given => given,
         };
         if given.is_ok() {

@@ -1,6 +1,6 @@
 //! Hosts that take a volume from each other, are paused, die, and come back: one at a time can change its record.
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use lamina_block::{Env, Error, ErrorKind, Pending};
 use lamina_cluster::amend::declare_dead;
 use lamina_cluster::host::{Fence, Held, Host, Name};
@@ -354,6 +354,39 @@ fn two_processes_under_one_name_are_noticed() {
         let notices = |e: &Error| e.kind() == ErrorKind::Busy && e.message().contains("a name of its own");
         assert!(errors.iter().flatten().any(notices), "{errors:?}");
     });
+}
+
+/// A host gives its volume back at the moment at which it is declared dead. True if it is fenced by that: then whoever
+/// waits for this hears of it, though the host had begun to give its volume back.
+fn is_fenced_while_it_gives_its_volume_back(seed: u64) -> bool {
+    let (fenced, told) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(None)));
+    let (sets, tells) = (Rc::clone(&fenced), Rc::clone(&told));
+    simulate(seed, |env| async move {
+        let (a, a_is_silent) = mute(&env, "a", 1, Fence::Confirmed);
+        let held = a.take(LONG).await.expect("nobody has it");
+        let waits = Rc::clone(&held);
+        env.spawn(Box::pin(async move { tells.set(Some(waits.until_fenced().await.is_some())) }));
+        a_is_silent.set(true);
+        env.sleep(2 * LEASE).await;
+        let (clock, after, vault) = (Rc::clone(&env), env.random() % 20_000, vault(&env));
+        let gives_back = async {
+            clock.sleep(Duration::from_micros(after)).await;
+            held.give_back().await
+        };
+        let declares = declare_dead(&*vault, &*env, volume().uuid, "a");
+        let (declared, given) = join(declares, gives_back).await;
+        assert_ne!(declared.is_ok(), given.is_ok(), "{declared:?} {given:?}");
+        sets.set(Some(given.is_err_and(|e| e.kind() == ErrorKind::Fenced)));
+        env.sleep(Duration::from_millis(1)).await;
+    });
+    assert!(fenced.get().is_some() && fenced.get() == told.get(), "{fenced:?} {told:?}");
+    fenced.get() == Some(true)
+}
+
+#[test]
+fn a_host_that_is_fenced_while_it_gives_its_volume_back_is_told() {
+    let fenced = (0..40).filter(|seed| is_fenced_while_it_gives_its_volume_back(*seed)).count();
+    assert!((5..35).contains(&fenced), "{fenced}");
 }
 
 /// The highest generation that somebody was told to have.
