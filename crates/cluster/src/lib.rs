@@ -29,6 +29,7 @@ pub mod members;
 pub mod peer;
 pub mod promise;
 mod reach;
+mod read_ahead;
 pub mod remote;
 pub mod report;
 pub mod reservation;

@@ -12,6 +12,7 @@
 
 use crate::host::Host;
 use crate::link::in_time;
+use crate::read_ahead::ReadAhead;
 use lamina_block::{Address, Conn, Error, ErrorKind, Result};
 use lamina_tls::{MutualTls, Shown};
 use std::cell::RefCell;
@@ -53,7 +54,7 @@ impl Host {
         let (tls, inner) = (self.tls.borrow().clone(), RefCell::new(None));
         let begun = in_time(&*self.env, time, async {
             let conn = self.env.connect(address).await?;
-            let Some(tls) = tls else { return Ok(conn) };
+            let Some(tls) = tls else { return Ok(Rc::new(ReadAhead::new(conn)) as _) };
             inner.replace(Some(Rc::clone(&conn)));
             tls.connect(&self.env, conn, host).await
         });
@@ -70,7 +71,7 @@ impl Host {
     /// What is said to a host that has connected, and who that is.
     pub(crate) async fn meet(&self, conn: &Rc<dyn Conn>) -> Result<(Rc<dyn Conn>, Caller)> {
         let (tls, conn) = (self.tls.borrow().clone(), Rc::clone(conn));
-        let Some(tls) = tls else { return Ok((conn, Caller::default())) };
+        let Some(tls) = tls else { return Ok((Rc::new(ReadAhead::new(conn)), Caller::default())) };
         let (conn, shown) = tls.accept(&self.env, conn).await?;
         Ok((conn, Caller(Some(shown))))
     }

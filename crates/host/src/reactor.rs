@@ -176,10 +176,10 @@ impl Reactor {
         let entered = ring.enter(Wait::Until(wake));
         self.shared.awake();
         let now = self.host.clock().read();
-        if disk {
-            self.spin.waited_for_disk(now);
-        } else if ring.is_ready() && first.is_none_or(|first| now < first.end) {
-            self.spin.waited(begun, now);
+        let by_timer = !ring.is_ready() || first.is_some_and(|first| now >= first.end);
+        match disk {
+            true => self.spin.waited_for_disk(now),
+            false => self.spin.slept(begun, now, by_timer, !limit.is_zero()),
         }
         entered
     }

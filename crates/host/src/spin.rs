@@ -8,7 +8,8 @@
 //! request is taken alone, while a sleep would have let many gather. So the reactor looks for work while its waits are
 //! short on average and make up most of its time. An idle reactor sleeps at once, and so does one that waits for a
 //! disk: in a virtual machine the processor may be wanted for the disk's work, and spinning made requests slower there.
-//! The end of an exact sleep ([`crate::timers`]) is looked for all the same, and teaches nothing about disks.
+//! The end of an exact sleep ([`crate::timers`]) is looked for all the same, and teaches nothing about disks. A sleep
+//! that a timer ends teaches something only if work was looked for before it.
 
 use lamina_block::Time;
 use std::cell::Cell;
@@ -51,7 +52,15 @@ impl Spin {
         self.last.set(to);
     }
 
-    /// Takes note of any other wait that something else than a timer ended.
+    /// Takes note of any other wait that ended in the kernel. One that a timer ended is the program's own, as a pause
+    /// is, and teaches nothing; unless work was looked for before `in_vain`.
+    pub fn slept(&self, from: Time, to: Time, by_timer: bool, in_vain: bool) {
+        if in_vain || !by_timer {
+            self.waited(from, to);
+        }
+    }
+
+    /// Takes note of a wait for work that came.
     pub fn waited(&self, from: Time, to: Time) {
         let most = self.limit.saturating_mul(LONGEST);
         for (average, sample) in [(&self.work, from.since(self.last.get())), (&self.wait, to.since(from))] {
@@ -95,6 +104,25 @@ mod tests {
         let spin = Spin::new(LIMIT);
         assert_eq!(after(&spin, 30, 5 * US, 20 * US), LIMIT);
         assert_eq!(after(&spin, 30, 15 * US, 20 * US), Duration::ZERO);
+    }
+
+    /// A client that answers at once, and a timer that ends half of the waits: what stands for a device that takes its
+    /// time.
+    #[test]
+    fn timers_teach_that_nothing_was_found() {
+        let spin = Spin::new(LIMIT);
+        assert_eq!(after(&spin, 30, 5 * US, 20 * US), LIMIT);
+        let slept = |in_vain| {
+            let from = Time(spin.last.get().0 + 5 * US);
+            spin.slept(from, Time(from.0 + 500 * US), true, in_vain);
+        };
+        (0..30).for_each(|_| slept(false));
+        assert_eq!(spin.allowed(None), LIMIT, "these are the program's own pauses");
+        for _ in 0..30 {
+            slept(true);
+            after(&spin, 1, 5 * US, 20 * US);
+        }
+        assert_eq!(spin.allowed(None), Duration::ZERO);
     }
 
     #[test]
