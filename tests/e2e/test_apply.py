@@ -1,5 +1,6 @@
 """`lamina apply`: the graph changes under clients that verify what they read."""
 
+import os
 import time
 
 import nbd
@@ -90,7 +91,9 @@ class Apply(RigCase):
         client.connect_uri(self.lamina.uri("raw"))
         refused = self.apply(self.before + other, check=False)
         self.assertEqual(refused.returncode, 7)
-        self.assertIn('export "raw" is in use by', refused.stderr)
+        user = rf"unix:\S+ \(process {os.getpid()} \("
+        self.assertRegex(refused.stderr, f'export "raw" is in use by {user}')
+        self.assertRegex(self.lamina.tree(), f"client: {user}")
         self.assertEqual(len(client.pread(512, 0)), 512)
         client.shutdown()
         self.apply(self.before)

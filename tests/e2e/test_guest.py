@@ -52,6 +52,10 @@ serial = "lamina-0001"
             self.assertEqual(attribute("ro"), "0")
             self.assertEqual(guest.run("ls /sys/block/vda/mq | wc -l"), "2")
 
+        with self.subTest("the guest is known by its process"):
+            client = f"client: a hypervisor over vhost-user (process {guest.proc.pid} (qemu-system"
+            self.assertIn(client, lamina.tree())
+
         with self.subTest("flushes arrive"):
             self.assertEqual(attribute("queue/write_cache"), "write back")
             before = lamina.counter("m", "flush")

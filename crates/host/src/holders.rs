@@ -3,8 +3,10 @@
 //! Locks are read from `/proc/locks` and not tried: trying one would for a moment keep its owner out. Locks of
 //! processes in other containers are not seen.
 
+use rustix::process::Pid;
 use std::fs::{Metadata, read_dir, read_to_string};
-use std::os::fd::AsFd;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 /// All users found, one line each.
@@ -21,15 +23,26 @@ pub fn of(meta: &Metadata) -> Vec<String> {
     found
 }
 
-/// The listener at the other end of a Unix socket: ` (process 12 (lamina))`, or nothing if the kernel does not say.
-pub fn listener(socket: impl AsFd) -> String {
-    match rustix::net::sockopt::socket_peercred(socket) {
-        Ok(peer) => {
-            let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-            format!(" (process {pid}{})", command(pid))
-        }
-        Err(_) => String::new(),
-    }
+/// The process at the other end of a Unix socket, which listened or connected: ` (process 12 (lamina))`, or nothing if
+/// the kernel does not say.
+pub fn other_end(socket: impl AsFd) -> String {
+    let pid = process_of(socket).map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    pid.map(|pid| format!(" (process {pid}{})", command(pid))).unwrap_or_default()
+}
+
+/// The process that made the other end of a Unix socket (`SO_PEERCRED`, unix(7)); none if it has no number here, such
+/// as one of another container.
+pub fn process_of(socket: impl AsFd) -> Option<Pid> {
+    let mut peer = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the socket is open, and `peer` has space for `len` bytes.
+    let got = unsafe {
+        let (socket, at) = (socket.as_fd().as_raw_fd(), peer.as_mut_ptr().cast());
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut len)
+    };
+    // SAFETY: all zeroes are a `ucred`, and so is what the kernel has put there.
+    let peer = unsafe { peer.assume_init() };
+    Pid::from_raw(peer.pid).filter(|_| got == 0)
 }
 
 fn major(dev: u64) -> u32 {
@@ -58,9 +71,10 @@ fn locks(text: &str, dev: u64, inode: u64) -> Vec<String> {
     text.lines().filter_map(holder).collect()
 }
 
-/// ` (name)` of a process that can be seen.
+/// ` (name)` of a process that can be seen. Processes choose their names, of any characters.
 fn command(pid: u32) -> String {
-    read_to_string(format!("/proc/{pid}/comm")).map(|name| format!(" ({})", name.trim())).unwrap_or_default()
+    let name = read_to_string(format!("/proc/{pid}/comm"));
+    name.map(|name| format!(" ({})", name.trim().replace(char::is_control, "?"))).unwrap_or_default()
 }
 
 /// Where the device `MAJOR:MINOR` is mounted (proc(5), "/proc/pid/mountinfo": third and fifth field).

@@ -303,6 +303,18 @@ pub struct Export {
     pub size: u64,
     /// Where clients reach it.
     pub endpoints: Vec<Endpoint>,
+    /// The clients that are connected now.
+    #[serde(default)]
+    pub clients: Vec<Client>,
+}
+
+/// A client of an export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Client {
+    /// Its address, and its process if that is on this machine.
+    pub name: String,
+    /// Connections of this client, at least 1. A TCP client has a name for each of its connections.
+    pub connections: u32,
 }
 
 /// One way to reach an export.

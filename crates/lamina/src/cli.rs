@@ -6,8 +6,10 @@ mod serve;
 mod vault;
 mod watch;
 
+use crate::complete;
 pub use calibrate::{Calibrate, Mechanism};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use lamina_block::{Bytes, Interval};
 pub use predict::Predict;
 pub use serve::{Serve, ServeOptions};
@@ -289,12 +291,14 @@ pub struct Ctl {
     #[command(flatten)]
     pub daemon: Daemon,
     /// The device's name in its hierarchy file; without a name the devices are listed, with their commands.
+    #[arg(add = ArgValueCandidates::new(complete::devices))]
     pub device: Option<String>,
     /// The command, such as `resize`; `help` explains all that the device has, as does a name without a command.
-    #[arg(id = "verb", value_name = "COMMAND", default_value = "help", hide_default_value = true)]
+    #[arg(id = "verb", value_name = "COMMAND", default_value = "help", hide_default_value = true,
+        add = ArgValueCandidates::new(complete::commands))]
     pub command: String,
     /// Its arguments: in their order, or name=value, or one JSON object.
-    #[arg(value_name = "ARGUMENT")]
+    #[arg(value_name = "ARGUMENT", add = ArgValueCandidates::new(complete::arguments))]
     pub args: Vec<String>,
     /// Do not ask for confirmation of a loss of data.
     #[arg(long)]
@@ -444,6 +448,7 @@ pub struct Trace {
     #[command(flatten)]
     pub daemon: Daemon,
     /// The name of a device or an export in its hierarchy file.
+    #[arg(add = ArgValueCandidates::new(complete::devices))]
     pub device: String,
     /// How long [default: until Ctrl-C].
     #[arg(long = "for", value_name = "TIME")]

@@ -1,15 +1,14 @@
 //! Completion scripts and manual pages, made from the command line's own description.
 
 use crate::cli::{Cli, Completions, Man};
+use crate::complete;
 use crate::exit::Failure;
 use clap::CommandFactory;
 use std::io::Write;
 
 /// `lamina completions`: prints the script of a shell.
 pub fn completions(args: &Completions) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "lamina", &mut script);
-    Ok(std::io::stdout().write_all(&script)?)
+    Ok(std::io::stdout().write_all(&complete::script(args.shell)?)?)
 }
 
 /// `lamina man`: writes one page for the program and one for each command.

@@ -29,6 +29,7 @@ mod check;
 mod class;
 mod clients;
 mod cluster;
+mod complete;
 mod confirm;
 mod create;
 mod daemon;
@@ -61,6 +62,7 @@ use std::sync::Arc;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    complete::complete();
     let cli = Cli::parse();
     let journal = log::start(cli.log.as_deref());
     match run(&cli, &journal) {

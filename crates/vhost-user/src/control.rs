@@ -14,6 +14,7 @@ use crate::front_end::{AGAIN, Entrance, FrontEnd};
 use crate::memory::{Mapper, Piece, REGIONS_MAX, RegionAddress};
 use crate::ring::RingAddress;
 use crate::socket::Socket;
+use lamina_host::holders::other_end;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt::socket_domain;
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
@@ -109,9 +110,9 @@ impl Shared {
         }
     }
 
-    /// True while a front-end is connected.
-    pub fn is_connected(&self) -> bool {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    /// The front-end that is connected: its process, as far as the kernel says it.
+    pub fn front_end(&self) -> Option<String> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(other_end)
     }
 
     fn is_stopping(&self) -> bool {

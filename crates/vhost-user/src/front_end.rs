@@ -1,14 +1,14 @@
 //! Front-ends: the connected one, the waiting ones, and the next turn (`docs/decisions/0017-one-front-end.md`).
 
 use crate::socket::Socket;
+use lamina_host::holders::process_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) struct FrontEnd {
 
 impl FrontEnd {
     pub fn new(stream: UnixStream) -> FrontEnd {
-        let pid = connected_by(&stream);
+        let pid = process_of(&stream);
         let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         FrontEnd { stream, pid, process }
     }
@@ -50,20 +50,6 @@ impl FrontEnd {
 
 fn is_ready(fd: &OwnedFd) -> bool {
     matches!(poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&Timespec::default())), Ok(1))
-}
-
-/// The process that made a connection (`SO_PEERCRED`, unix(7)).
-fn connected_by(stream: &UnixStream) -> Option<Pid> {
-    let mut peer = MaybeUninit::<libc::ucred>::zeroed();
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the socket is open, and `peer` has space for `len` bytes.
-    let got = unsafe {
-        let at = peer.as_mut_ptr().cast();
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut len)
-    };
-    // SAFETY: all zeroes are a `ucred`, and so is what the kernel has put there.
-    let peer = unsafe { peer.assume_init() };
-    Pid::from_raw(peer.pid).filter(|_| got == 0)
 }
 
 /// The entry of front-ends, one at a time.

@@ -103,9 +103,10 @@ impl Server {
         Ok(Server { shared, device, socket, ended })
     }
 
-    /// True while a front-end (a hypervisor) is connected.
-    pub fn is_connected(&self) -> bool {
-        self.shared.is_connected()
+    /// The front-end (a hypervisor) that is connected: ` (process 12 (qemu-system-x86))`, or an empty text if the
+    /// kernel does not say.
+    pub fn front_end(&self) -> Option<String> {
+        self.shared.front_end()
     }
 
     /// Takes no more requests, lets those in flight complete, hangs up, and removes the socket. There is no wait for

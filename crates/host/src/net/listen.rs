@@ -90,7 +90,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed),
         // EAGAIN: the listener's backlog is full, so it is alive.
         answered @ (Ok(()) | Err(Errno::AGAIN)) => {
-            let who = answered.map(|()| holders::listener(&probe)).unwrap_or_default();
+            let who = answered.map(|()| holders::other_end(&probe)).unwrap_or_default();
             let message = format!("{} is in use: another process listens there{who}", path.display());
             Err(Error::busy(message))
         }

@@ -1,12 +1,13 @@
 //! Connected sockets.
 
 use super::lost;
+use crate::holders;
 use crate::host::Tools;
 use crate::ring::{Fd, Ring};
 use lamina_block::{Address, Buf, Conn, Error, Pending, Result};
 use rustix::net::sockopt::{
     set_socket_keepalive, set_socket_linger, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
-    set_tcp_nodelay, socket_peercred,
+    set_tcp_nodelay,
 };
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, shutdown, socket_with,
@@ -97,10 +98,7 @@ pub(super) fn unix_address(path: &Path) -> Result<SocketAddrUnix> {
 impl Stream {
     /// A connection that was accepted on a Unix socket.
     pub fn accepted_unix(ring: &Rc<Ring>, fd: OwnedFd, at: &Path) -> Stream {
-        let peer = match socket_peercred(&fd) {
-            Ok(who) => format!("unix:{} (process {})", at.display(), who.pid.as_raw_nonzero()),
-            Err(_) => format!("unix:{}", at.display()),
-        };
+        let peer = format!("unix:{}{}", at.display(), holders::other_end(&fd));
         Stream { ring: Rc::clone(ring), fd: Rc::new(fd), peer }
     }
 

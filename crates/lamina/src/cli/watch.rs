@@ -1,7 +1,9 @@
 //! Arguments of the commands that look at a running daemon.
 
 use super::Daemon;
+use crate::complete;
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use lamina_block::Interval;
 use std::path::PathBuf;
 
@@ -37,6 +39,7 @@ pub struct Top {
 #[derive(Args, Debug)]
 pub struct Events {
     /// Only events of this device, or of this volume that several hosts reach.
+    #[arg(add = ArgValueCandidates::new(complete::devices))]
     pub device: Option<String>,
     /// The daemon.
     #[command(flatten)]
@@ -53,6 +56,7 @@ pub struct Events {
 #[derive(Args, Debug)]
 pub struct Why {
     /// The export.
+    #[arg(add = ArgValueCandidates::new(complete::exports))]
     pub export: String,
     /// The daemon.
     #[command(flatten)]

@@ -100,7 +100,7 @@ fn refuse_live(path: &Path) -> Result<(), Failure> {
             Ok(stream) => Err(Failure::failed(format!(
                 "control socket {}: another daemon answers there{}; stop it, or choose another place with --control",
                 path.display(),
-                holders::listener(&stream)
+                holders::other_end(&stream)
             ))),
             Err(_) => Ok(()),
         },

@@ -10,7 +10,7 @@ use lamina_nbd::client::uri;
 use lamina_nbd::server as nbd;
 use lamina_tls::ServerTls;
 use lamina_vhost_user as vhost_user;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -145,9 +145,8 @@ impl Exports {
     pub fn clients_of(&self, name: &str) -> Vec<String> {
         let mut clients: Vec<String> =
             self.nbd.iter().flat_map(|listening| listening.server.clients_of(name)).collect();
-        if self.vhost_user.get(name).is_some_and(|server| server.is_connected()) {
-            clients.push("a hypervisor (vhost-user)".into());
-        }
+        let hypervisor = self.vhost_user.get(name).and_then(vhost_user::Server::front_end);
+        clients.extend(hypervisor.map(|process| format!("a hypervisor over vhost-user{process}")));
         clients
     }
 
@@ -254,9 +253,17 @@ impl Exports {
                 read_only: export.read_only || geometry.is_some_and(|g| g.read_only),
                 size: geometry.map_or(0, |g| g.size),
                 endpoints: self.endpoints.get(&export.name).cloned().unwrap_or_default(),
+                clients: self.counted(&export.name),
             }
         };
         hierarchy.exports().iter().map(copy).collect()
+    }
+
+    /// The users of an export: those with several connections once.
+    fn counted(&self, name: &str) -> Vec<api::Client> {
+        let mut counts = BTreeMap::new();
+        self.clients_of(name).into_iter().for_each(|client| *counts.entry(client).or_default() += 1);
+        counts.into_iter().map(|(name, connections)| api::Client { name, connections }).collect()
     }
 
     /// Takes the exports of a hierarchy out; close what it returns.

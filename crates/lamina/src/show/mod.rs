@@ -105,6 +105,7 @@ pub(crate) mod tests {
                     read_only: false,
                     size: 1 << 30,
                     endpoints: vec![endpoint],
+                    clients: Vec::new(),
                 }],
             }],
         }

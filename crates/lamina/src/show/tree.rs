@@ -2,7 +2,7 @@
 
 use super::table::table;
 use super::{DeviceRates, OperationRates, Rates, figures};
-use crate::api::{Hierarchy, Job, Snapshot};
+use crate::api::{Client, Hierarchy, Job, Snapshot};
 use crate::files;
 use crate::jobs;
 use lamina_block::{Absent, Bytes};
@@ -73,6 +73,9 @@ pub fn outside(hierarchy: &Hierarchy) -> Vec<(&str, String)> {
     said
 }
 
+/// Clients of an export that are listed, at most: each of the connections of a TCP client has a name.
+const CLIENTS: usize = 4;
+
 fn exports(out: &mut String, hierarchy: &Hierarchy) {
     for export in &hierarchy.exports {
         let mode = if export.read_only { ", read-only" } else { "" };
@@ -82,6 +85,14 @@ fn exports(out: &mut String, hierarchy: &Hierarchy) {
                 "export {} of {}{mode}: {} {}",
                 export.name, export.device, endpoint.protocol, endpoint.address
             );
+        }
+        for Client { name, connections } in export.clients.iter().take(CLIENTS) {
+            let times = if *connections > 1 { format!(", {connections} connections") } else { String::new() };
+            let _ = writeln!(out, "  client: {name}{times}");
+        }
+        let more = export.clients.len().saturating_sub(CLIENTS);
+        if more > 0 {
+            let _ = writeln!(out, "  and {more} more");
         }
     }
 }
@@ -171,6 +182,25 @@ mod tests {
         assert!(lines[5].starts_with("├─ a    file"), "{text}");
         assert!(lines[6].starts_with("└─ b    file"), "{text}");
         assert_eq!(lines[7], "export vm1 of vm1: nbd nbd+unix:///vm1?socket=/run/vm1");
+    }
+
+    #[test]
+    fn clients_stand_below_their_export() {
+        let mut now = later();
+        let client = |name: &str, connections| Client { name: name.into(), connections };
+        let exports = &mut now.hierarchies[0].exports;
+        exports[0].clients =
+            vec![client("unix:/run/vm1 (process 4242 (nbdcopy))", 4), client("tcp:[::1]:5", 1)];
+        let told = |now: &Snapshot| {
+            let text = draw(now, &Rates::between(&snapshot(), now));
+            text.lines().skip(8).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let lines =
+            ["  client: unix:/run/vm1 (process 4242 (nbdcopy)), 4 connections", "  client: tcp:[::1]:5"];
+        assert_eq!(told(&now)[..2], lines);
+        let more = (0..6).map(|port| client(&format!("tcp:[::1]:{port}"), 1));
+        now.hierarchies[0].exports[0].clients = more.collect();
+        assert_eq!(told(&now)[4], "  and 2 more");
     }
 
     /// Long names, deep, with figures that are as wide as they get.

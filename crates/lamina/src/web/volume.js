@@ -51,7 +51,10 @@ export function opened(name, ask) {
     listNotes(notes, all.filter((note) => names.has(note.about)));
     const places = volume.endpoints.map(({ protocol, address }) => `${protocol} ${address}`).join(', ');
     const description = volume.description ? `${volume.description} — ` : '';
-    say(about, `${description}${volume.device} of ${volume.file}, core ${volume.core}; ${places || 'no address'}`);
+    const users = volume.clients.map(({ name, connections }) =>
+      connections > 1 ? `${name} (${connections} connections)` : name);
+    say(about, `${description}${volume.device} of ${volume.file}, core ${volume.core}; ${places || 'no address'}; ` +
+      (users.length ? `used by ${users.join(', ')}` : 'no client now'));
     promise.hidden = !volume.promise;
     say(promise, volume.promise ?? '');
     keyed(rows, volume.rows.map((row, at) => ({ ...row, at })), (row) => `${row.at} ${row.name}`, treeRow, showRow);

@@ -1,7 +1,7 @@
 //! A volume that is opened on the page: the tree below it, and everything that its devices declare.
 
 use super::state::Activity;
-use crate::api::{Endpoint, Snapshot, Why};
+use crate::api::{Client, Endpoint, Snapshot, Why};
 use crate::show::{Rates, below, figures, over};
 use crate::verbs;
 use crate::why::{self, self_time::self_times};
@@ -16,6 +16,7 @@ struct Volume<'a> {
     file: &'a str,
     core: usize,
     endpoints: &'a [Endpoint],
+    clients: &'a [Client],
     /// The tree from the top down; a device that stands in it twice has its devices below it only once.
     rows: Vec<Row<'a>>,
     devices: Vec<Device<'a>>,
@@ -97,6 +98,7 @@ pub fn text(
         file: &hierarchy.file,
         core: hierarchy.core,
         endpoints: &export.endpoints,
+        clients: &export.clients,
         rows: lamina_graph::rows(graph).into_iter().map(row).collect(),
         devices: names.iter().filter_map(|name| named(name)).map(|device| declared(device, kinds)).collect(),
         why: why.map(why::text).unwrap_or_default(),

@@ -57,6 +57,7 @@ fn documents_are_what_they_say() {
     let exports = daemon.get("/v1/exports");
     assert_eq!(exports[0]["description"], "the disk of vm1");
     assert_eq!(exports[0]["endpoints"][1]["address"], daemon.uri("vm1"));
+    assert_eq!(exports[0]["clients"], json!([]));
     let committed = include_str!("../../../../docs/openapi.json");
     assert_eq!(daemon.http("GET", "/openapi.json", "").1, committed.trim_end());
     let document: Value = serde_json::from_str(committed).expect("JSON");

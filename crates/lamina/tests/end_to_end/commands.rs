@@ -66,14 +66,44 @@ fn kinds_are_listed() {
 #[test]
 fn completions_and_manual_pages_are_generated() {
     let place = Place::new();
-    for shell in ["bash", "zsh", "fish"] {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = place.lamina(&["completions", shell]);
-        assert!(text(&script.stdout).contains("inspect"), "{shell}");
+        assert!(text(&script.stdout).contains("LAMINA_COMPLETE"), "{shell}");
     }
     assert_eq!(place.lamina(&["man", "pages/man1"]).status.code(), Some(0));
     let page = std::fs::read_to_string(place.path("pages/man1/lamina-serve.1")).expect("a page");
     assert!(page.contains("\\-\\-control"), "{page}");
     assert!(place.path("pages/man1/lamina.1").exists());
+}
+
+/// What bash offers at TAB behind a line.
+fn offered(place: &Place, line: &str) -> Vec<String> {
+    let script = text(&place.lamina(&["completions", "bash"]).stdout).replace("\"lamina\"", "\"$LAMINA\"");
+    let ask = format!("COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_TYPE=9; {ASK}");
+    let done = std::process::Command::new("bash")
+        .args(["-c", &format!("{script}\n{ask}")])
+        .env("LAMINA", env!("CARGO_BIN_EXE_lamina"))
+        .current_dir(place.path(""))
+        .output()
+        .expect("it runs");
+    text(&done.stdout).split_whitespace().map(str::to_owned).collect()
+}
+
+/// Runs the function of the script, and prints what it has found.
+const ASK: &str =
+    "_clap_complete_lamina lamina \"${COMP_WORDS[COMP_CWORD]}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
+
+#[test]
+fn a_shell_completes_what_the_daemon_knows() {
+    let place = Place::with(DISK);
+    let before = offered(&place, "lamina ctl ''");
+    assert!(!before.contains(&"san".into()), "nobody serves: {before:?}");
+    let daemon = place.serve();
+    assert_eq!(offered(&place, "lamina stat"), ["status"]);
+    assert!(offered(&place, "lamina ctl ''").contains(&"san".into()));
+    assert_eq!(offered(&place, "lamina why v"), ["vm1"]);
+    assert_eq!(offered(&place, "lamina ctl san inf"), ["info"]);
+    daemon.terminate();
 }
 
 #[test]
