@@ -22,9 +22,10 @@
 //! * `memory` ("16MiB"): for parts of the map that are in use, at least 1MiB; the rest of the map is on disk.
 //! * `metadata`: a device for the map; without it, the map lies at the head of the device below.
 //!
-//! Commands: `snapshot`, `rollback` and `delete`, with a `name`; `list`; `resize` with a `size`; `grow`,
+//! Commands: `snapshot`, `rollback` and `delete`, with a `name`; `list`; `space`; `resize` with a `size`; `grow`,
 //! after the device below has become larger; `reclaim`. A device of kind `view` shows a snapshot. The space
-//! of deleted versions is reclaimed by a job. `rollback` and a smaller `size` need `force=true`: the present
+//! of deleted versions is reclaimed by a job; `space` tells what each snapshot alone takes, which comes free
+//! when it is deleted, and what all together do. `rollback` and a smaller `size` need `force=true`: the present
 //! state of the volume is lost, unless a snapshot has it, and so are all bytes after the size.
 //!
 //! The map never says more than what is durable: written data are first flushed, then put into the map in one
@@ -87,6 +88,7 @@ mod grace;
 mod keys;
 mod read;
 mod reclaim;
+mod space;
 mod state;
 mod verbs;
 mod view;
@@ -300,12 +302,16 @@ impl Manage for Volume {
         let (core, head) = (&self.0, self.0.head());
         let free = core.space.borrow().free_extents();
         let pages = core.tree.count() - core.pages.free_extents().min(core.tree.count());
+        // As of LVM's thin pools: Data% and Meta%.
+        let percent = |used: u64, of: u64| (used * 1000 / of.max(1)) as f64 / 10.0;
         json!({
             "size": head.size,
             "extent": head.extent(),
             "extents": head.physical,
             "free": free,
             "bytes_free": free * head.extent(),
+            "data_percent": percent(head.physical.saturating_sub(free), head.physical),
+            "map_percent": percent(pages, core.tree.count()),
             "snapshots": core.list(),
             "garbage": head.garbage,
             "damaged": core.is_damaged(),

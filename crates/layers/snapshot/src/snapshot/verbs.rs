@@ -38,6 +38,7 @@ pub(super) const VERBS: &[Verb] = &[
     Verb::new("rollback", "make the volume what it was in a snapshot; snapshots stay").with(BACK),
     Verb::new("delete", "forget a snapshot; its space is reclaimed in the background").with(NAME),
     Verb::asks("list", "the snapshots, oldest first"),
+    Verb::asks("space", "what each snapshot alone takes, and what all together do"),
     Verb::new("resize", "change the size of the volume").with(&[
         Arg::required("size", ArgType::Size, "the size from now on"),
         Arg::optional("force", ArgType::Flag, "also if it is smaller: what lies behind is lost"),
@@ -120,8 +121,8 @@ impl Core {
 
     pub async fn carry_out_command(self: Rc<Self>, command: Command) -> Result<Value> {
         self.offline()?;
-        let known = VERBS.iter().any(|verb| verb.name == command.name);
-        if self.is_read_only() && known && command.name != "list" {
+        let changes = VERBS.iter().any(|verb| verb.name == command.name && !verb.asks);
+        if self.is_read_only() && changes {
             let why = self.sealed.as_deref().unwrap_or("the device below is read-only");
             return Err(Error::new(ErrorKind::ReadOnly, why));
         }
@@ -130,6 +131,7 @@ impl Core {
             "rollback" => self.roll_back(args::<Back>(command)?.name).await,
             "delete" => self.forget(args::<Named>(command)?.name).await,
             "list" => Ok(self.list()),
+            "space" => self.space_of_snapshots().await,
             "resize" => {
                 let Resize { size, force } = args(command)?;
                 self.resize(size.0, force).await

@@ -7,6 +7,7 @@ mod crash;
 mod figures;
 mod golden;
 mod scene;
+mod space;
 mod volume;
 
 use crate::testing::*;
