@@ -139,6 +139,10 @@ pub enum Command {
     Apply(Apply),
     /// Describe a disk or image: size, sectors, known signatures, users.
     Inspect(Inspect),
+    /// List the disks of this machine: contents, users, and the hierarchies that they carry.
+    ///
+    /// Nothing is written, and nothing locked.
+    Scan(Scan),
     /// Put load on a device of a hierarchy file or on an NBD server, and report rates and latencies.
     ///
     /// TARGET is a hierarchy file, `nbd+unix:///EXPORT?socket=PATH`, or `nbd://HOST[:PORT]/EXPORT`. This command opens
@@ -347,6 +351,17 @@ pub struct Apply {
 pub struct Inspect {
     /// A block device or an image file.
     pub device: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `scan`.
+#[derive(Args, Debug)]
+pub struct Scan {
+    /// Block devices, images, and folders of them [default: the block devices of this machine].
+    #[arg(value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -89,6 +89,7 @@ fn run(cli: &Cli, journal: &Arc<Journal>) -> Result<(), Failure> {
         Command::Jobs(args) => jobs::run(args),
         Command::Apply(args) => apply::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Scan(args) => inspect::run_scan(args),
         Command::Bench(args) => bench::run(args),
         Command::Trace(args) => record::run(args),
         Command::Predict(args) => predict::run(args),

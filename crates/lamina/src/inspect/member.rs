@@ -11,21 +11,22 @@ use std::fmt::Write as _;
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The contents of the valid copy; `None` if no copy can be believed.
-    superblock: Option<Superblock>,
+    pub superblock: Option<Superblock>,
     /// The state of the first and the second copy, as text.
     copies: [String; 2],
 }
 
+/// What the superblock of a member says.
 #[derive(Debug, Serialize)]
-struct Superblock {
-    hierarchy: String,
-    hierarchy_uuid: String,
-    member: String,
+pub struct Superblock {
+    pub hierarchy: String,
+    pub hierarchy_uuid: String,
+    pub member: String,
     member_uuid: String,
     /// From 0.
-    index: u32,
-    members: u32,
-    generation: u64,
+    pub index: u32,
+    pub members: u32,
+    pub generation: u64,
     /// Seconds since 1970.
     created: u64,
     /// Closed in order.

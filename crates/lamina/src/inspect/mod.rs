@@ -1,8 +1,10 @@
 //! `lamina inspect`: the contents of a disk, and its users. Only looks; opens for reading and locks nothing.
 
+mod all;
 mod member;
 mod signature;
 
+pub use all::run as run_scan;
 pub use signature::{Found, scan, scan_device};
 
 use crate::cli;
@@ -52,24 +54,28 @@ pub fn run(args: &cli::Inspect) -> Result<(), Failure> {
 
 fn inspect(path: &Path) -> Result<Report, Failure> {
     let wrong = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
-    let Some(opened) = Device::open(path).map_err(wrong)? else {
-        return Err(Failure::usage(format!("{}: neither a file nor a block device", path.display())));
-    };
+    let nothing = || Failure::usage(format!("{}: neither a file nor a block device", path.display()));
+    look(path).map_err(wrong)?.ok_or_else(nothing)
+}
+
+/// The disk at `path`; `None` if there is neither a file nor a block device.
+fn look(path: &Path) -> std::io::Result<Option<Report>> {
+    let Some(opened) = Device::open(path)? else { return Ok(None) };
     let superblocks = opened.superblocks();
     let device = opened.is_block_device();
     let Device { file, meta, size } = opened;
     let sector = |get: fn(&File) -> rustix::io::Result<u32>| if device { get(&file).ok() } else { None };
-    Ok(Report {
+    Ok(Some(Report {
         path: path.display().to_string(),
         kind: if device { "block device" } else { "file" },
         size,
         allocated: (!device).then(|| meta.blocks() * 512),
         logical_sector: sector(|f| ioctl_blksszget(f)),
         physical_sector: sector(|f| ioctl_blkpbszget(f)),
-        signatures: scan(&file, size).map_err(wrong)?,
+        signatures: scan(&file, size)?,
         member: member::of(&superblocks),
         holders: holders::of(&meta),
-    })
+    }))
 }
 
 fn text(report: &Report) -> String {

@@ -120,6 +120,54 @@ fn inspect_names_what_is_on_a_disk_and_who_holds_it() {
     assert_eq!(place.lamina(&["inspect", "nowhere"]).status.code(), Some(1));
 }
 
+/// Two members of a hierarchy.
+const PAIR: &str = r#"
+[hierarchy]
+name = "pair"
+
+[device.a]
+type = "file"
+path = "disks/a.img"
+size = "8MiB"
+
+[device.b]
+type = "file"
+path = "disks/b.img"
+size = "8MiB"
+
+[device.vm1]
+type = "concat"
+over = ["a", "b"]
+"#;
+
+#[test]
+fn scan_lists_disks_and_the_hierarchies_on_them() {
+    let place = Place::new();
+    place.write("pair.toml", PAIR);
+    std::fs::create_dir(place.path("disks")).expect("a folder");
+    assert_eq!(place.lamina(&["create", "pair.toml"]).status.code(), Some(0));
+    place.write("disks/blank\u{1b}.img", &"\0".repeat(4096));
+    let all = text(&place.lamina(&["scan", "disks"]).stdout).to_owned();
+    let lines: Vec<Vec<&str>> = all.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["DEVICE", "SIZE", "CONTENTS", "USED", "BY"], "{all}");
+    assert_eq!(lines[1].join(" "), "disks/a.img 8MiB member \"a\" (1 of 2) of \"pair\" -", "{all}");
+    assert_eq!(lines[3].join(" "), "disks/blank\\u{1b}.img 4KiB no known signature -", "{all}");
+    let told = all.lines().last().expect("a line");
+    assert!(told.starts_with("pair (") && told.contains("): all 2 members are here; "), "{all}");
+    // What it advises.
+    let advice = told.split('`').nth(1).expect("a command").strip_prefix("lamina ").expect("ours");
+    let printed = place.lamina(&advice.split(' ').collect::<Vec<_>>());
+    assert!(text(&printed.stdout).contains("name = \"pair\""), "{}", text(&printed.stderr));
+    let one = text(&place.lamina(&["scan", "disks/a.img"]).stdout).to_owned();
+    assert!(one.contains("): 1 of 2 members are here; "), "{one}");
+    let json = place.lamina(&["scan", "disks", "--json"]);
+    let report: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(report[1]["member"]["superblock"]["member"], "b");
+    // Those of this machine, whatever they are.
+    let here = place.lamina(&["scan"]);
+    assert!(here.status.success() && text(&here.stdout).starts_with("DEVICE"), "{}", text(&here.stderr));
+}
+
 #[test]
 fn bench_loads_files_and_servers() {
     let place = Place::with(DISK);

@@ -1,8 +1,8 @@
 //! The space of snapshots: what each of them alone has, and what comes free when all are deleted.
 //!
-//! The maps of all versions are walked together, from the roots down. At each place an entry that several versions have
-//! is one entry; below what the volume has nothing is a snapshot's, so the walk reads no more than the parts of the maps
-//! that snapshots do not share with the volume, and what the volume has there instead.
+//! The maps of all versions are walked together, from the roots down. At each place an entry that several versions
+//! have is one entry; below what the volume has nothing is a snapshot's, so the walk reads no more than the parts of
+//! the maps that snapshots do not share with the volume, and what the volume has there instead.
 //!
 //! ```text
 //!   volume   │ p │ q │ r │        q was written after "tuesday": the old q' is of both snapshots,
