@@ -21,7 +21,9 @@
 
 use super::*;
 use lamina_block::Keep;
-use lamina_cluster::vault::Record;
+use lamina_cluster::amend::declare_dead;
+use lamina_cluster::host::Name;
+use lamina_cluster::vault::{FolderVault, Record};
 use lamina_sim::Images;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -415,7 +417,11 @@ fn after(
         if !is_behind {
             return wrong("");
         }
-        // What has been read stays, and so the store is to get it.
+        // What has been read stays, and so the store is to get it: a person says that nothing of the others comes.
+        let vault = FolderVault::new(Rc::clone(&env) as _, env.shared_folder(VAULT));
+        for other in HOSTS.iter().filter(|other| **other != host) {
+            let _none_may_be_awaited = declare_dead(&vault, &*env, Name::new("vm1").uuid, other).await;
+        }
         serves.command("drain", json!({})).await.map_err(told("I3: drained"))?;
         let now = all();
         disk.submit(Io::read(0, now.clone())).await.map_err(told("the store"))?;
