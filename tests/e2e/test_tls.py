@@ -1,7 +1,11 @@
 """TLS with client certificates, by certificates of GnuTLS's making and clients that use GnuTLS."""
 
 import json
+import os
+import shutil
 import socket
+
+import nbd
 
 from common import RigCase, memory
 from rig import Lamina, run
@@ -72,6 +76,29 @@ tls = {{ certificate = "pki/server-cert.pem", key = "pki/server-key.pem", client
             "--image-opts", f"driver=nbd,host=localhost,port={self.port},export=m,tls-creds=tls0",
         ).stdout
         self.assertIn("64 MiB", answer)
+
+    def renew(self, files):
+        """Gives the files of `pki` the contents of those in `other`, each at once."""
+        for file in files:
+            shutil.copy(self.rig.path(f"other/{file}"), self.rig.path("new"))
+            os.replace(self.rig.path("new"), self.rig.path(f"pki/{file}"))
+
+    def test_renewed_certificates_are_in_use_without_a_restart(self):
+        self.authority("other")
+        early = nbd.NBD()
+        early.set_uri_allow_local_file(True)
+        early.connect_uri(self.uri("pki"))
+        self.refused("nbdinfo", self.uri("other"))
+        # The key is still that of before: so the certificate of before stays in use.
+        self.renew(["server-cert.pem"])
+        run("nbdinfo", self.uri("pki"))
+        self.assertIn("changed certificates cannot be used", self.lamina.proc.output())
+        self.renew(["server-key.pem", "ca-cert.pem"])
+        run("nbdinfo", self.uri("other"))
+        # Its authority is none any more.
+        self.assertNotEqual(run("nbdinfo", self.uri("pki"), check=False).returncode, 0)
+        self.assertEqual(len(early.pread(4096, 0)), 4096)
+        early.shutdown()
 
     def refused(self, *command):
         done = run(*command, check=False)

@@ -7,7 +7,6 @@ use rustls::{AlertDescription, ClientConnection, Connection, ServerConnection};
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Received at a time, in bytes: several records.
@@ -19,13 +18,13 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Encrypts `conn` as its server.
 pub async fn accept(env: &Rc<dyn Env>, conn: Rc<dyn Conn>, tls: &ServerTls) -> Result<Rc<dyn Conn>> {
-    let session = ServerConnection::new(Arc::clone(&tls.config)).map_err(failed)?;
+    let session = ServerConnection::new(tls.config()).map_err(failed)?;
     Ok(TlsConn::establish(env, conn, session.into()).await?.handle())
 }
 
 /// Encrypts `conn` as its client.
 pub async fn connect(env: &Rc<dyn Env>, conn: Rc<dyn Conn>, tls: &ClientTls) -> Result<Rc<dyn Conn>> {
-    let session = ClientConnection::new(Arc::clone(&tls.config), tls.name.clone()).map_err(failed)?;
+    let session = ClientConnection::new(tls.config(), tls.name.clone()).map_err(failed)?;
     Ok(TlsConn::establish(env, conn, session.into()).await?.handle())
 }
 

@@ -1,5 +1,6 @@
 //! Certificates and keys in PEM files, and what servers and clients know from them.
 
+use crate::reload::Loaded;
 use lamina_block::{Error, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -11,20 +12,28 @@ use std::sync::Arc;
 /// A server's certificate, and whom it trusts.
 #[derive(Clone)]
 pub struct ServerTls {
-    pub(crate) config: Arc<ServerConfig>,
+    loaded: Arc<Loaded<Arc<ServerConfig>>>,
     /// Clients that do not encrypt are told nothing.
     pub required: bool,
 }
 
 impl ServerTls {
     /// Reads PEM files: the certificate chain, its private key, and, if clients must show certificates, the
-    /// authorities that these must come from.
+    /// authorities that these must come from. When the files have changed, they are read again for the next connection.
     pub fn load(
         certificate: &Path,
         key: &Path,
         client_ca: Option<&Path>,
         required: bool,
     ) -> Result<ServerTls> {
+        let [own, own_key] = [certificate, key].map(Path::to_owned);
+        let ca = client_ca.map(Path::to_owned);
+        let load = move || ServerTls::read(&own, &own_key, ca.as_deref());
+        let loaded = Loaded::new([certificate, key].into_iter().chain(client_ca), load)?;
+        Ok(ServerTls { loaded: Arc::new(loaded), required })
+    }
+
+    fn read(certificate: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -40,27 +49,39 @@ impl ServerTls {
         let config = builder
             .with_single_cert(certificates(certificate)?, private_key(key)?)
             .map_err(|e| mismatch(certificate, key, e))?;
-        Ok(ServerTls { config: Arc::new(config), required })
+        Ok(Arc::new(config))
     }
 
-    /// The same for rustls itself: for a server whose connections are not ours.
+    /// For the next connection; also that of a server whose connections are not ours.
     pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.config)
+        self.loaded.now()
     }
 }
 
 /// The authorities that a client trusts, and its own certificate.
 #[derive(Clone)]
 pub struct ClientTls {
-    pub(crate) config: Arc<ClientConfig>,
+    loaded: Arc<Loaded<Arc<ClientConfig>>>,
     pub(crate) name: ServerName<'static>,
 }
 
 impl ClientTls {
     /// Reads PEM files: the authorities that the server's certificate must come from and, if the server wants one,
     /// the client's own certificate chain and its private key. `name` is the host that the server's certificate
-    /// must be for.
+    /// must be for. When the files have changed, they are read again for the next connection.
     pub fn load(ca: &Path, own: Option<(&Path, &Path)>, name: &str) -> Result<ClientTls> {
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|e| Error::invalid(format!("{name:?} is no host name for a certificate: {e}")))?;
+        let (of, mine) =
+            (ca.to_owned(), own.map(|(certificate, key)| [certificate, key].map(Path::to_owned)));
+        let load =
+            move || ClientTls::read(&of, mine.as_ref().map(|[certificate, key]| (&**certificate, &**key)));
+        let paths =
+            std::iter::once(ca).chain(own.into_iter().flat_map(|(certificate, key)| [certificate, key]));
+        Ok(ClientTls { loaded: Arc::new(Loaded::new(paths, load)?), name })
+    }
+
+    fn read(ca: &Path, own: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>> {
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(setup)?
@@ -71,9 +92,12 @@ impl ClientTls {
                 .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
                 .map_err(|e| mismatch(certificate, key, e))?,
         };
-        let name = ServerName::try_from(name.to_owned())
-            .map_err(|e| Error::invalid(format!("{name:?} is no host name for a certificate: {e}")))?;
-        Ok(ClientTls { config: Arc::new(config), name })
+        Ok(Arc::new(config))
+    }
+
+    /// For the next connection.
+    pub(crate) fn config(&self) -> Arc<ClientConfig> {
+        self.loaded.now()
     }
 }
 

@@ -11,6 +11,7 @@
 mod conn;
 mod files;
 mod mutual;
+mod reload;
 
 pub use conn::{accept, connect};
 pub use files::{ClientTls, ServerTls};

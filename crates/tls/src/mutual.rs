@@ -9,6 +9,7 @@
 
 use crate::conn::{TlsConn, failed};
 use crate::files::{certificates, mismatch, private_key, roots, setup};
+use crate::reload::Loaded;
 use lamina_block::{Conn, Env, Error, Result};
 use rustls::client::{Resumption, verify_server_name};
 use rustls::pki_types::{CertificateDer, DnsName, ServerName};
@@ -21,7 +22,11 @@ use std::sync::Arc;
 
 /// What a host shows to others, and whom it believes.
 #[derive(Clone)]
-pub struct MutualTls {
+pub struct MutualTls(Arc<Loaded<Both>>);
+
+/// What a host knows in both directions, and its certificate.
+#[derive(Clone)]
+struct Both {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     own: Shown,
@@ -41,8 +46,18 @@ fn named(name: &str) -> Result<ServerName<'static>> {
 
 impl MutualTls {
     /// Reads PEM files: the authorities that certificates of other hosts must come from, and the certificate chain of
-    /// this host with its private key.
+    /// this host with its private key. When the files have changed, they are read again for the next connection.
     pub fn load(ca: &Path, certificate: &Path, key: &Path) -> Result<MutualTls> {
+        let paths = [ca, certificate, key];
+        let owned = paths.map(Path::to_owned);
+        let load = move || {
+            let [ca, certificate, key] = &owned;
+            MutualTls::read(ca, certificate, key)
+        };
+        Ok(MutualTls(Arc::new(Loaded::new(paths, load)?)))
+    }
+
+    fn read(ca: &Path, certificate: &Path, key: &Path) -> Result<Both> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let (roots, chain) = (Arc::new(roots(ca)?), certificates(certificate)?);
         let own = Shown(chain.first().expect("a file without a certificate is refused").clone());
@@ -63,7 +78,7 @@ impl MutualTls {
             .with_client_auth_cert(chain, private_key(key)?)
             .map_err(|e| mismatch(certificate, key, e))?;
         client.resumption = Resumption::disabled();
-        Ok(MutualTls { server: Arc::new(server), client: Arc::new(client), own })
+        Ok(Both { server: Arc::new(server), client: Arc::new(client), own })
     }
 
     /// Fails if no certificate can be for a host of this name.
@@ -72,19 +87,19 @@ impl MutualTls {
     }
 
     /// The certificate of this host.
-    pub fn own(&self) -> &Shown {
-        &self.own
+    pub fn own(&self) -> Shown {
+        self.0.now().own
     }
 
     /// Encrypts `conn` to a host whose certificate is for `name`.
     pub async fn connect(&self, env: &Rc<dyn Env>, conn: Rc<dyn Conn>, name: &str) -> Result<Rc<dyn Conn>> {
-        let session = ClientConnection::new(Arc::clone(&self.client), named(name)?).map_err(failed)?;
+        let session = ClientConnection::new(self.0.now().client, named(name)?).map_err(failed)?;
         Ok(TlsConn::establish(env, conn, session.into()).await?.handle())
     }
 
     /// Encrypts `conn` with a host that has connected, and has shown a certificate.
     pub async fn accept(&self, env: &Rc<dyn Env>, conn: Rc<dyn Conn>) -> Result<(Rc<dyn Conn>, Shown)> {
-        let session = ServerConnection::new(Arc::clone(&self.server)).map_err(failed)?;
+        let session = ServerConnection::new(self.0.now().server).map_err(failed)?;
         let conn = TlsConn::establish(env, conn, session.into()).await?;
         let shown = conn.shown().ok_or_else(|| Error::offline("TLS failed: no certificate was shown"))?;
         Ok((conn.handle(), Shown(shown)))

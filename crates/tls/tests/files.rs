@@ -5,6 +5,8 @@ mod common;
 use common::Authority;
 use lamina_tls::{ClientTls, ServerTls};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 #[test]
 fn files_that_are_no_certificates_are_named() {
@@ -46,4 +48,27 @@ fn a_key_that_cannot_be_used_is_named() {
     let e = ServerTls::load(&certificate, &authority.path("server-key.pem"), None, true).map(drop);
     let e = e.expect_err("they do not belong together");
     assert!(e.message().contains("client-cert.pem") && e.message().contains("server-key.pem"), "{e}");
+}
+
+/// Changes a file so that it has another time of change than before.
+fn later<T>(change: impl FnOnce() -> std::io::Result<T>) {
+    std::thread::sleep(Duration::from_millis(20));
+    change().expect("the file can be changed");
+}
+
+#[test]
+fn changed_files_are_read_again_and_bad_ones_are_not_used() {
+    let authority = Authority::new();
+    let (certificate, key) = (authority.path("server-cert.pem"), authority.path("server-key.pem"));
+    let tls = ServerTls::load(&certificate, &key, None, true).expect("loads");
+    let first = tls.config();
+    assert!(Arc::ptr_eq(&first, &tls.config()), "nothing has changed");
+    // A certificate is exchanged before its key.
+    later(|| std::fs::copy(authority.path("client-cert.pem"), &certificate));
+    assert!(Arc::ptr_eq(&first, &tls.config()), "they do not belong together");
+    later(|| std::fs::remove_file(&key));
+    assert!(Arc::ptr_eq(&first, &tls.clone().config()), "there is no key");
+    later(|| std::fs::copy(authority.path("client-key.pem"), &key));
+    let second = tls.config();
+    assert!(!Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &tls.clone().config()));
 }

@@ -5,6 +5,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use lamina_tls::ServerTls;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +16,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 
 /// Connections at a time; a further one waits until another ends. A browser has six.
 const CONNECTIONS_MAX: usize = 64;
@@ -34,12 +34,12 @@ const LAST_TIME: Duration = Duration::from_secs(5);
 pub struct Listener {
     listener: std::net::TcpListener,
     address: SocketAddr,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<ServerTls>,
 }
 
 impl Listener {
     /// Listens at `HOST:PORT`.
-    pub fn bind(to: &str, tls: Option<Arc<ServerConfig>>) -> Result<Listener, Failure> {
+    pub fn bind(to: &str, tls: Option<ServerTls>) -> Result<Listener, Failure> {
         let wrong = |e: io::Error| Failure::failed(format!("--web tcp:{to}: {e}"));
         let listener = std::net::TcpListener::bind(to).map_err(wrong)?;
         listener.set_nonblocking(true).map_err(wrong)?;
@@ -55,14 +55,14 @@ impl Listener {
     /// The listener of one runtime. To be called inside of it.
     pub fn start(self) -> io::Result<Started> {
         let listener = TcpListener::from_std(self.listener)?;
-        Ok(Started { listener, tls: self.tls.map(TlsAcceptor::from) })
+        Ok(Started { listener, tls: self.tls })
     }
 }
 
 /// A listener at work.
 pub struct Started {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<ServerTls>,
 }
 
 impl Started {
@@ -80,7 +80,8 @@ impl Started {
                     continue;
                 }
             };
-            let (router, tls) = (router.clone(), self.tls.clone());
+            let tls = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
+            let router = router.clone();
             tokio::spawn(async move {
                 let _place = place;
                 connection(stream, tls, router).await;

@@ -84,7 +84,7 @@ impl Web {
         let tls = match (&options.web_certificate, &options.web_key) {
             (Some(certificate), Some(key)) => {
                 let wrong = |e| Failure::usage(format!("--web: {e}"));
-                Some(ServerTls::load(certificate, key, None, true).map_err(wrong)?.config())
+                Some(ServerTls::load(certificate, key, None, true).map_err(wrong)?)
             }
             _ => None,
         };
