@@ -9,6 +9,7 @@
 //! | 5 to 17, also 2 | of `apply`, `ctl` and others that ask a daemon: refused or failed, by its [class](Class) |
 
 use crate::class::Class;
+use crate::colour::{BAD, painted};
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
@@ -68,7 +69,7 @@ impl Failure {
             Failure::State(code) => return ExitCode::from(*code),
             Failure::Unread => return ExitCode::SUCCESS,
         };
-        eprintln!("lamina: {}", message.trim_end());
+        anstream::eprintln!("{}: {}", painted(BAD, "lamina"), message.trim_end());
         ExitCode::from(code)
     }
 }

@@ -29,6 +29,7 @@ mod check;
 mod class;
 mod clients;
 mod cluster;
+mod colour;
 mod complete;
 mod confirm;
 mod create;

@@ -7,6 +7,7 @@
 
 use crate::api::{Device, Hierarchy, Snapshot};
 use crate::cli;
+use crate::colour::{BAD, DOUBTFUL, GOOD, painted};
 use crate::control::Client;
 use crate::exit::Failure;
 use lamina_block::Absent;
@@ -78,9 +79,16 @@ impl Status {
         Status { file: hierarchy.file.clone(), state, alerts: on }
     }
 
+    /// With colours.
     fn line(&self) -> String {
         let alerts = if self.alerts.is_empty() { "" } else { ": " };
-        format!("{}: {}{alerts}{}", self.file, self.state.name(), self.alerts.join(", "))
+        let style = match self.state {
+            State::Ok => GOOD,
+            State::Degraded => DOUBTFUL,
+            State::Failed => BAD,
+        };
+        let state = painted(style, self.state.name());
+        format!("{}: {state}{alerts}{}", self.file, self.alerts.join(", "))
     }
 }
 
@@ -111,7 +119,7 @@ pub fn run(args: &cli::Status) -> Result<(), Failure> {
     let client = Client::find(args.daemon.control.as_deref())?;
     let snapshot: Snapshot = client.get("/v1/hierarchy")?;
     let all: Vec<Status> = snapshot.hierarchies.iter().map(Status::of).collect();
-    let mut out = std::io::stdout().lock();
+    let mut out = anstream::stdout().lock();
     if args.json {
         let text = serde_json::to_string_pretty(&all).map_err(Failure::failed)?;
         writeln!(out, "{text}")?;
@@ -130,16 +138,20 @@ mod tests {
     use crate::show::tests::{cached, snapshot};
     use serde_json::json;
 
+    fn plain(status: &Status) -> String {
+        anstream::adapter::strip_str(&status.line()).to_string()
+    }
+
     #[test]
     fn a_hierarchy_without_alerts_is_ok() {
         let status = Status::of(&snapshot().hierarchies[0]);
-        assert_eq!((status.state, status.line().as_str()), (State::Ok, "vm.toml: ok"));
+        assert_eq!((status.state, plain(&status).as_str()), (State::Ok, "vm.toml: ok"));
     }
 
     #[test]
     fn what_can_be_done_without_is_degraded_and_what_is_exported_is_not() {
         let status = Status::of(&cached().hierarchies[0]);
-        assert_eq!(status.line(), "vm.toml: degraded: cache: stalled");
+        assert_eq!(plain(&status), "vm.toml: degraded: cache: stalled");
         for (name, info, says) in [
             ("a", json!({ "absent": "there is no a.img" }), "vm.toml: degraded: a: absent"),
             ("vm1", json!({ "absent": "there is no a.img" }), "vm.toml: failed: vm1: absent"),
@@ -159,7 +171,7 @@ mod tests {
                 device.kind = Absent::KIND.into();
             }
             device.info = info;
-            assert_eq!(Status::of(&hierarchy).line(), says);
+            assert_eq!(plain(&Status::of(&hierarchy)), says);
         }
     }
 
@@ -169,7 +181,7 @@ mod tests {
         let mut unreachable = |name: &str, is| {
             let device = hierarchy.devices.iter_mut().find(|device| device.name == name).expect("a device");
             device.unreachable = is;
-            Status::of(&hierarchy).line()
+            plain(&Status::of(&hierarchy))
         };
         // The device above may work without it, and reports that.
         assert_eq!(unreachable("a", true), "vm.toml: ok");

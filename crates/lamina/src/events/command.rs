@@ -2,8 +2,10 @@
 
 use crate::api::Event;
 use crate::cli;
+use crate::colour::{BAD, DOUBTFUL, painted};
 use crate::control::Client;
 use crate::exit::Failure;
+use anstyle::Style;
 use std::io::Write;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -20,11 +22,11 @@ pub fn run(args: &cli::Events) -> Result<(), Failure> {
         let events: Vec<Event> = client.get(&format!("/v1/events?after={after}"))?;
         after = events.last().map_or(after, |last| last.number);
         let events: Vec<Event> = events.into_iter().filter(is_wanted).collect();
-        let mut out = std::io::stdout().lock();
+        let mut out = anstream::stdout().lock();
         for event in &events {
             match args.json {
                 true => writeln!(out, "{}", serde_json::to_string(event).map_err(Failure::failed)?)?,
-                false => writeln!(out, "{}", line(event))?,
+                false => writeln!(out, "{}", painted(style(&event.severity), line(event)))?,
             }
         }
         if is_first && events.is_empty() && !args.json && !args.follow {
@@ -37,6 +39,14 @@ pub fn run(args: &cli::Events) -> Result<(), Failure> {
         drop(out);
         is_first = false;
         std::thread::sleep(AGAIN);
+    }
+}
+
+fn style(severity: &str) -> Style {
+    match severity {
+        "error" => BAD,
+        "warning" => DOUBTFUL,
+        _ => Style::new(),
     }
 }
 

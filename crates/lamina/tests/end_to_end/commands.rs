@@ -120,6 +120,21 @@ fn inspect_names_what_is_on_a_disk_and_who_holds_it() {
     assert_eq!(place.lamina(&["inspect", "nowhere"]).status.code(), Some(1));
 }
 
+#[test]
+fn colours_are_for_terminals() {
+    let place = Place::with(DISK);
+    let daemon = place.serve();
+    let says = |variable: &str, words: &[&str]| {
+        let done = place.command(words).env(variable, "1").output().expect("it runs");
+        text(&done.stdout).to_owned() + text(&done.stderr)
+    };
+    assert_eq!(says("NO_COLOR", &["status"]), "disk.toml: ok\n");
+    assert_eq!(says("CLICOLOR_FORCE", &["status"]), "disk.toml: \u{1b}[32mok\u{1b}[0m\n");
+    let failed = says("CLICOLOR_FORCE", &["ctl", "vm2", "info"]);
+    assert!(failed.starts_with("\u{1b}[1m\u{1b}[31mlamina\u{1b}[0m: "), "{failed:?}");
+    daemon.terminate();
+}
+
 /// Two members of a hierarchy.
 const PAIR: &str = r#"
 [hierarchy]

@@ -107,7 +107,7 @@ impl Place {
         daemon
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         self.of_program(env!("CARGO_BIN_EXE_lamina"), args)
     }
 
