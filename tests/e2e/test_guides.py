@@ -123,6 +123,22 @@ class Grow(guides.GuideCase):
         self.assertGreater(int(printed.split()[-1]), 44 * MIB)
 
 
+class GrowByItself(guides.GuideCase):
+    page = "grow-by-itself"
+    other = (("/usr/local/sbin", "/etc/lamina"), ("/usr/bin/lamina", "/etc/lamina/../bin/lamina"))
+
+    def go(self):
+        self.image("/srv/first.raw", 18)
+        self.section("The program")
+        self.section("The hierarchy")
+        *fills, _looks, _prints = [block for block in self.blocks if block.section == "A volume that fills"]
+        for block in fills:
+            self.step(block)
+            self.at += 1
+        wait_until("the volume to have more", 20, lambda: self.info()["data_percent"] < 80)
+        self.section("A volume that fills")
+
+
 class ReplaceADisk(guides.GuideCase):
     page = "replace-a-disk"
 
@@ -159,6 +175,7 @@ class NightlySnapshots(guides.GuideCase):
         self.assertEqual(len(snapshots), 8)
         for snapshot in snapshots:
             self.assertLess(abs(time.time() - snapshot["taken_unix"]), 600)
+        self.section("How much they take")
         self.section("By a timer")
 
 

@@ -20,6 +20,8 @@ use lamina_metadata::extents::{Draft, Drawn, Entry, Pxb};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+/// The volume is nearly full when less than this part of all room is free: one in so many.
+pub(super) const NEARLY_FULL: u64 = 10;
 /// Bytes of a change for an extent: two bits, two counts.
 const BITS_COST: usize = 4 * 40;
 
@@ -133,7 +135,31 @@ impl Core {
             });
         }
         self.let_go();
+        self.tell_of_room();
         Ok(())
+    }
+
+    /// Says when there is hardly any room left, and when there is some again: an event, which may call somebody.
+    fn tell_of_room(&self) {
+        let (free, all) = (self.space.borrow().free_extents(), self.head().physical);
+        let was_full = self.is_full.get();
+        // Not at each change about the limit.
+        self.is_full.set(if was_full { free * (NEARLY_FULL - 2) < all } else { self.is_nearly_full() });
+        let percent = free * 100 / all.max(1);
+        match (was_full, self.is_full.get()) {
+            (false, true) => tracing::warn!(
+                device = %self.name,
+                "nearly full: {percent}% of the space is free; delete snapshots (`space` says what each takes), or \
+                 make the device below larger and `grow`"
+            ),
+            (true, false) => tracing::info!(device = %self.name, "{percent}% of the space is free again"),
+            (false, false) | (true, true) => {}
+        }
+    }
+
+    /// True if there is hardly any room left.
+    pub fn is_nearly_full(&self) -> bool {
+        self.space.borrow().free_extents() * NEARLY_FULL < self.head().physical
     }
 
     /// A change of the store that is durable after the next commit.

@@ -11,7 +11,7 @@ use lamina_kit::mutex::Mutex;
 use lamina_kit::range_locks::RangeLocks;
 use lamina_metadata::extents::{Found, Policy, Pxb, Root, Tree};
 use lamina_metadata::{Id, Store};
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -45,6 +45,8 @@ pub(super) struct Core {
     pub moved: Signal,
     /// The job that looks for garbage, while [`State::garbage`] says that it runs.
     pub job: RefCell<Option<Rc<Job>>>,
+    /// That there is hardly any room left has been told.
+    pub is_full: Cell<bool>,
     /// Why snapshots cannot be found. Their extents are not known, so nothing is changed.
     pub sealed: Option<String>,
 }

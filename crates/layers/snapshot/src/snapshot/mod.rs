@@ -93,6 +93,7 @@ mod state;
 mod verbs;
 mod view;
 
+use self::commit::NEARLY_FULL;
 use self::core::Core;
 pub use self::keys::Keys;
 use self::read::{Version, Whole};
@@ -104,9 +105,6 @@ use lamina_kit::consent::unless_replaced;
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
-
-/// The volume is nearly full when less than this part of all room is free: one in so many.
-const NEARLY_FULL: u64 = 10;
 
 impl Config for Keys {
     const KIND: &'static str = "snapshot";
@@ -321,7 +319,7 @@ impl Manage for Volume {
             "memory": core.store.memory() + core.pages.memory() + core.space.borrow().memory(),
             "alerts": {
                 "damaged": core.is_damaged(),
-                "nearly_full": free * NEARLY_FULL < head.physical,
+                "nearly_full": core.is_nearly_full(),
                 "map_nearly_full": core.pages.free_extents() * NEARLY_FULL < core.tree.count(),
             },
         })
