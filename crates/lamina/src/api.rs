@@ -311,7 +311,7 @@ pub struct Export {
 /// A client of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Client {
-    /// Its address, and its process if that is on this machine.
+    /// Its address, and its process if it uses a Unix socket.
     pub name: String,
     /// Connections of this client, at least 1. A TCP client has a name for each of its connections.
     pub connections: u32,

@@ -2,17 +2,19 @@
 //! commands.
 //!
 //! The shell runs `lamina` with [`VAR`] in its environment and the line so far behind `--`. A daemon that does not
-//! answer at once offers nothing.
+//! answer at once offers nothing, and nobody can offer what a shell would take for more than a word.
 
 use crate::api::{Arg, Snapshot, Verb};
 use crate::cli::Cli;
 use crate::control::Client;
+use crate::events::shown;
 use crate::uri::encoded;
 use clap::CommandFactory;
 use clap_complete::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// The variable with the name of the shell that asks.
@@ -30,6 +32,12 @@ pub fn script(shell: clap_complete::Shell) -> std::io::Result<Vec<u8>> {
     let (all, mut script) = (Shells::builtins(), Vec::new());
     let shell = all.completer(&shell.to_string()).expect("each shell of the command line is known");
     shell.write_registration(VAR, "lamina", "lamina", "lamina", &mut script)?;
+    if shell.is("zsh") {
+        // The first time the file is loaded as the function that completes.
+        script.extend(
+            b"\nif [ \"$funcstack[1]\" = _lamina ]; then _clap_dynamic_completer_lamina \"$@\"; fi\n",
+        );
+    }
     Ok(script)
 }
 
@@ -37,22 +45,23 @@ pub fn script(shell: clap_complete::Shell) -> std::io::Result<Vec<u8>> {
 pub fn devices() -> Vec<CompletionCandidate> {
     let served: Option<Snapshot> = asked("/v1/hierarchy");
     let all = served.into_iter().flat_map(|served| served.hierarchies).flat_map(|one| one.devices);
-    all.map(|device| offered(device.name, &device.kind)).collect()
+    all.filter_map(|device| offered(device.name, &device.kind)).collect()
 }
 
 /// The exports of the daemon, and their devices.
 pub fn exports() -> Vec<CompletionCandidate> {
     let served: Option<Snapshot> = asked("/v1/hierarchy");
     let all = served.into_iter().flat_map(|served| served.hierarchies).flat_map(|one| one.exports);
-    all.map(|export| offered(export.name, &export.device)).collect()
+    all.filter_map(|export| offered(export.name, &export.device)).collect()
 }
 
 /// The commands of the device that is on the line.
 pub fn commands() -> Vec<CompletionCandidate> {
     let common =
         [("help", "explains the commands"), ("info", "says how the device is"), ("job", "steers its work")];
-    let common = common.map(|(name, help)| offered(name.into(), help));
-    verbs().into_iter().map(|verb| offered(verb.name, &verb.summary)).chain(common).collect()
+    let common = common.map(|(name, help)| (name.to_owned(), help.to_owned()));
+    let own = verbs().into_iter().map(|verb| (verb.name, verb.summary));
+    own.chain(common).filter_map(|(name, help)| offered(name, &help)).collect()
 }
 
 /// The arguments of the command that is on the line.
@@ -60,7 +69,7 @@ pub fn arguments() -> Vec<CompletionCandidate> {
     let named = words().into_iter().nth(1);
     let verb = verbs().into_iter().find(|verb| Some(&verb.name) == named.as_ref());
     let args = verb.into_iter().flat_map(|verb| verb.args);
-    args.map(|Arg { name, summary, .. }| offered(format!("{name}="), &summary)).collect()
+    args.filter_map(|Arg { name, summary, .. }| offered(format!("{name}="), &summary)).collect()
 }
 
 fn verbs() -> Vec<Verb> {
@@ -70,8 +79,10 @@ fn verbs() -> Vec<Verb> {
         .unwrap_or_default()
 }
 
-fn offered(value: String, help: &str) -> CompletionCandidate {
-    CompletionCandidate::new(value).help(Some(help.to_owned().into()))
+/// A word with its explanation, if it is one for a shell.
+fn offered(word: String, help: &str) -> Option<CompletionCandidate> {
+    let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+=".contains(c));
+    is_plain.then(|| CompletionCandidate::new(word).help(Some(shown(help).into())))
 }
 
 /// The line so far, behind the program's name.
@@ -104,14 +115,27 @@ fn socket(line: &[String]) -> Option<PathBuf> {
     joined.or_else(apart).map(PathBuf::from)
 }
 
-fn asked<T: DeserializeOwned>(path: &str) -> Option<T> {
+fn asked<T: DeserializeOwned + Send + 'static>(path: &str) -> Option<T> {
     let socket = socket(&line()).or_else(|| std::env::var_os("LAMINA_CONTROL").map(PathBuf::from));
-    Client::find(socket.as_deref()).ok()?.get_within(path, PATIENCE).ok()
+    let (path, (sender, answer)) = (path.to_owned(), mpsc::channel());
+    // A thread, which this process does not wait for: whoever listens there may not take the connection.
+    std::thread::spawn(move || {
+        let client = Client::find(socket.as_deref()).ok();
+        sender.send(client.and_then(|client| client.get_within(&path, PATIENCE).ok()))
+    });
+    answer.recv_timeout(PATIENCE).ok().flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_offered_that_a_shell_would_run() {
+        for (word, is_offered) in [("vm1", true), ("size=", true), ("x;$(reboot)", false), ("a b", false)] {
+            assert_eq!(offered(word.into(), "help").is_some(), is_offered, "{word}");
+        }
+    }
 
     #[test]
     fn the_line_tells_the_daemon_and_the_device() {

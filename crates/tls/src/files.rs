@@ -19,7 +19,7 @@ pub struct ServerTls {
 
 impl ServerTls {
     /// Reads PEM files: the certificate chain, its private key, and, if clients must show certificates, the
-    /// authorities that these must come from. When the files have changed, they are read again for the next connection.
+    /// authorities that these must come from. When the files have changed, they are read again, within seconds.
     pub fn load(
         certificate: &Path,
         key: &Path,
@@ -68,7 +68,7 @@ pub struct ClientTls {
 impl ClientTls {
     /// Reads PEM files: the authorities that the server's certificate must come from and, if the server wants one,
     /// the client's own certificate chain and its private key. `name` is the host that the server's certificate
-    /// must be for. When the files have changed, they are read again for the next connection.
+    /// must be for. When the files have changed, they are read again, within seconds.
     pub fn load(ca: &Path, own: Option<(&Path, &Path)>, name: &str) -> Result<ClientTls> {
         let name = ServerName::try_from(name.to_owned())
             .map_err(|e| Error::invalid(format!("{name:?} is no host name for a certificate: {e}")))?;

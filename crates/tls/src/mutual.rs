@@ -46,7 +46,7 @@ fn named(name: &str) -> Result<ServerName<'static>> {
 
 impl MutualTls {
     /// Reads PEM files: the authorities that certificates of other hosts must come from, and the certificate chain of
-    /// this host with its private key. When the files have changed, they are read again for the next connection.
+    /// this host with its private key. When the files have changed, they are read again, within seconds.
     pub fn load(ca: &Path, certificate: &Path, key: &Path) -> Result<MutualTls> {
         let paths = [ca, certificate, key];
         let owned = paths.map(Path::to_owned);

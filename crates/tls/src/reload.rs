@@ -1,60 +1,82 @@
 //! Files that are read again when they have changed: certificates are renewed while connections go on.
 //!
-//! The next connection has what is in the files now. While that cannot be used, such as between the exchange of a
-//! certificate and that of its key, the last that could be used stays, and a warning tells why, once for each change.
+//! A thread of its own looks at the files every few seconds, since they may lie on a file system that hangs; whoever
+//! needs what is made of them gets the last that could be used, at once. While changed files cannot be used, such as
+//! between the exchange of a certificate and that of its key, they are tried again, and a warning tells why, once.
 
 use lamina_block::Result;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// What is made of files.
-pub(crate) struct Loaded<T> {
-    paths: Vec<PathBuf>,
-    load: Box<dyn Fn() -> Result<T> + Send + Sync>,
-    /// How the files were when they were read last, and what was made of them last.
-    state: Mutex<(Vec<Stamp>, T)>,
-}
+/// How often the files are looked at.
+const EVERY: Duration = Duration::from_secs(2);
 
-/// Another one for each change of a file, or `None` if there is none: inode, bytes, time of the last change.
-type Stamp = Option<(u64, u64, (i64, i64))>;
+/// What is made of files. The thread ends with the last of its clones.
+pub(crate) struct Loaded<T>(Arc<Mutex<T>>);
+
+/// Another one for each change of a file, or `None` if it cannot be seen: inode, bytes, times of the last changes.
+type Stamp = Option<(u64, u64, [(i64, i64); 2])>;
 
 fn stamp(path: &PathBuf) -> Stamp {
     let meta = std::fs::metadata(path).ok()?;
-    Some((meta.ino(), meta.len(), (meta.mtime(), meta.mtime_nsec())))
+    let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
+    Some((meta.ino(), meta.len(), times))
 }
 
-impl<T: Clone> Loaded<T> {
+fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
+    paths.iter().map(stamp).collect()
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Clone + Send + 'static> Loaded<T> {
     /// Reads the files at `paths` with `load`.
     pub fn new<'a>(
         paths: impl IntoIterator<Item = &'a Path>,
-        load: impl Fn() -> Result<T> + Send + Sync + 'static,
+        load: impl Fn() -> Result<T> + Send + 'static,
     ) -> Result<Loaded<T>> {
         let paths: Vec<PathBuf> = paths.into_iter().map(Path::to_owned).collect();
         // Before they are read: of a change meanwhile nothing is missed.
-        let stamps = paths.iter().map(stamp).collect();
-        let made = load()?;
-        Ok(Loaded { paths, load: Box::new(load), state: Mutex::new((stamps, made)) })
-    }
-
-    /// What is made of the files as they are now, if it can be used.
-    pub fn now(&self) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamps: Vec<Stamp> = self.paths.iter().map(stamp).collect();
-        if stamps != state.0 {
-            let files =
-                || self.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-            match (self.load)() {
-                Ok(made) => {
-                    tracing::info!(files = files(), "changed certificates are in use from now on");
-                    state.1 = made;
+        let before = stamps(&paths);
+        let made = Arc::new(Mutex::new(load()?));
+        let seen = Arc::downgrade(&made);
+        let watch = move || {
+            let (mut before, mut told) = (before, String::new());
+            loop {
+                std::thread::sleep(EVERY);
+                let Some(made) = seen.upgrade() else { return };
+                let now = stamps(&paths);
+                if now == before {
+                    continue;
                 }
-                Err(e) => {
-                    tracing::warn!(error = %e, "changed certificates cannot be used: the earlier ones stay in use");
+                match load() {
+                    Ok(changed) => {
+                        tracing::info!(file = %paths[0].display(), "changed certificates are in use from now on");
+                        *locked(&made) = changed;
+                        (before, told) = (now, String::new());
+                    }
+                    Err(e) if e.to_string() != told => {
+                        tracing::warn!(error = %e, "changed certificates cannot be used: the earlier ones stay in use");
+                        told = e.to_string();
+                    }
+                    Err(_) => {}
                 }
             }
-            state.0 = stamps;
+        };
+        // Without a thread what was read stays, as it would without a change.
+        let watching = std::thread::Builder::new().name("certificates".into()).spawn(watch);
+        if let Err(e) = watching {
+            tracing::warn!(error = %e, "changes of certificates are not noticed");
         }
-        state.1.clone()
+        Ok(Loaded(made))
+    }
+
+    /// What was made of the files last.
+    pub fn now(&self) -> T {
+        locked(&self.0).clone()
     }
 }

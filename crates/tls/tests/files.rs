@@ -6,7 +6,7 @@ use common::Authority;
 use lamina_tls::{ClientTls, ServerTls};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn files_that_are_no_certificates_are_named() {
@@ -50,10 +50,13 @@ fn a_key_that_cannot_be_used_is_named() {
     assert!(e.message().contains("client-cert.pem") && e.message().contains("server-key.pem"), "{e}");
 }
 
-/// Changes a file so that it has another time of change than before.
-fn later<T>(change: impl FnOnce() -> std::io::Result<T>) {
-    std::thread::sleep(Duration::from_millis(20));
-    change().expect("the file can be changed");
+/// Waits until `is_so`.
+fn until(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is never so");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -62,13 +65,14 @@ fn changed_files_are_read_again_and_bad_ones_are_not_used() {
     let (certificate, key) = (authority.path("server-cert.pem"), authority.path("server-key.pem"));
     let tls = ServerTls::load(&certificate, &key, None, true).expect("loads");
     let first = tls.config();
-    assert!(Arc::ptr_eq(&first, &tls.config()), "nothing has changed");
-    // A certificate is exchanged before its key.
-    later(|| std::fs::copy(authority.path("client-cert.pem"), &certificate));
+    // Longer than it takes to notice: a certificate is exchanged before its key, which is gone for a while.
+    std::fs::copy(authority.path("client-cert.pem"), &certificate).expect("copied");
+    std::fs::remove_file(&key).expect("removed");
+    std::thread::sleep(Duration::from_secs(3));
     assert!(Arc::ptr_eq(&first, &tls.config()), "they do not belong together");
-    later(|| std::fs::remove_file(&key));
-    assert!(Arc::ptr_eq(&first, &tls.clone().config()), "there is no key");
-    later(|| std::fs::copy(authority.path("client-key.pem"), &key));
+    std::fs::copy(authority.path("client-key.pem"), &key).expect("copied");
+    until(|| !Arc::ptr_eq(&first, &tls.config()));
     let second = tls.config();
-    assert!(!Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &tls.clone().config()));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(Arc::ptr_eq(&second, &tls.clone().config()), "nothing has changed since");
 }

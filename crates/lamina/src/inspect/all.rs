@@ -89,7 +89,7 @@ fn text(disks: &[Disk]) -> String {
                 shown(&report.path),
                 Bytes(report.size).rounded(),
                 contents(report),
-                if report.holders.is_empty() { "-".into() } else { report.holders.join(", ") },
+                if report.holders.is_empty() { "-".into() } else { shown(&report.holders.join(", ")) },
             ],
             Disk::Failed { path, error } => vec![shown(path), "-".into(), error.clone(), "-".into()],
         })
@@ -124,15 +124,27 @@ fn hierarchies(out: &mut String, disks: &[Disk]) {
         }
     }
     for ((name, uuid), members) in found {
-        let here: BTreeSet<u32> = members.iter().map(|(_, member)| member.index).collect();
-        let (path, newest) =
-            members.iter().max_by_key(|(_, member)| member.generation).expect("it has a member");
-        let has = match (here.len(), newest.members as usize) {
-            (_, 1) => "its only member is here".into(),
-            (here, all) if here == all => format!("all {all} members are here"),
-            (here, all) => format!("{here} of {all} members are here"),
+        let newest = members.iter().map(|(_, member)| member.generation).max().unwrap_or_default();
+        let now: Vec<_> = members.iter().filter(|(_, member)| member.generation == newest).collect();
+        let here: BTreeSet<u32> = now.iter().map(|(_, member)| member.index).collect();
+        let all = now.first().map_or(0, |(_, member)| member.members as usize);
+        let _ = match here.len() == all {
+            true => {
+                let paths: Vec<String> = now.iter().map(|(path, _)| quoted(path)).collect();
+                let has = if all == 1 {
+                    "its only member is here".into()
+                } else {
+                    format!("all {all} members are here")
+                };
+                writeln!(out, "{name} ({uuid}): {has}; `lamina assemble {}` prints its file", paths.join(" "))
+            }
+            false => writeln!(out, "{name} ({uuid}): {} of {all} members are here", here.len()),
         };
-        let path = shown(path);
-        let _ = writeln!(out, "{name} ({uuid}): {has}; `lamina assemble {path}` prints its file");
     }
+}
+
+/// A path as a word of a shell.
+fn quoted(path: &str) -> String {
+    let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c));
+    if is_plain { path.to_owned() } else { format!("'{}'", shown(path).replace('\'', r"'\''")) }
 }

@@ -156,7 +156,7 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
         map_lock: Default::default(),
         moved: Default::default(),
         job: RefCell::default(),
-        is_full: Default::default(),
+        told: Default::default(),
         sealed,
     });
     core.state().debug_check();

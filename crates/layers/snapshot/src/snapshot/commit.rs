@@ -139,21 +139,28 @@ impl Core {
         Ok(())
     }
 
-    /// Says when there is hardly any room left, and when there is some again: an event, which may call somebody.
+    /// Says when there is hardly any room left, again whenever that is a percent less, and when there is some again: events,
+    /// which may call somebody, or a program that makes space.
     fn tell_of_room(&self) {
         let (free, all) = (self.space.borrow().free_extents(), self.head().physical);
-        let was_full = self.is_full.get();
-        // Not at each change about the limit.
-        self.is_full.set(if was_full { free * (NEARLY_FULL - 2) < all } else { self.is_nearly_full() });
         let percent = free * 100 / all.max(1);
-        match (was_full, self.is_full.get()) {
-            (false, true) => tracing::warn!(
-                device = %self.name,
-                "nearly full: {percent}% of the space is free; delete snapshots (`space` says what each takes), or \
-                 make the device below larger and `grow`"
-            ),
-            (true, false) => tracing::info!(device = %self.name, "{percent}% of the space is free again"),
-            (false, false) | (true, true) => {}
+        match self.told.get() {
+            told if self.is_nearly_full() && told.is_none_or(|told| percent < told) => {
+                self.told.set(Some(percent));
+                let are_there = !self.state().versions.snapshots().is_empty();
+                let delete =
+                    if are_there { "delete snapshots (`space` says what each takes), or " } else { "" };
+                tracing::warn!(
+                    device = %self.name,
+                    "nearly full: {percent}% of the space is free; {delete}make the device below larger and `grow`"
+                );
+            }
+            // Not at each change about the limit.
+            Some(_) if free * (NEARLY_FULL - 2) >= all => {
+                self.told.set(None);
+                tracing::info!(device = %self.name, "{percent}% of the space is free again");
+            }
+            Some(_) | None => {}
         }
     }
 

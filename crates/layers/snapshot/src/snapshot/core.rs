@@ -45,8 +45,8 @@ pub(super) struct Core {
     pub moved: Signal,
     /// The job that looks for garbage, while [`State::garbage`] says that it runs.
     pub job: RefCell<Option<Rc<Job>>>,
-    /// That there is hardly any room left has been told.
-    pub is_full: Cell<bool>,
+    /// The percentage of free space that was told last, when there was hardly any left.
+    pub told: Cell<Option<u64>>,
     /// Why snapshots cannot be found. Their extents are not known, so nothing is changed.
     pub sealed: Option<String>,
 }

@@ -11,17 +11,17 @@
 //! ```
 
 use super::core::Core;
+use super::format::Head;
 use super::state::Snapshot;
 use lamina_block::{Error, ErrorKind, Result};
 use lamina_metadata::extents::{Entry, FANOUT, Root};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Pages that are read without a pause.
-const AT_ONCE: u64 = 8;
-/// How often it is tried while versions change.
-const TRIES: u32 = 3;
+/// Entries that are looked at without a pause.
+const AT_ONCE: usize = 4096;
 
 /// The versions that have an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,19 +59,22 @@ struct Spot {
     first: u64,
 }
 
-impl Spot {
-    /// Entries that are the same are one.
+/// Entries at one place, those that are the same once.
+#[derive(Default)]
+struct Parts(BTreeMap<(Option<u64>, u8), Part>);
+
+impl Parts {
     fn add(&mut self, part: Part) {
-        let is_same = |with: &Part| match (with.entry, part.entry) {
-            (Entry::At { place, .. }, Entry::At { place: other, .. }) => {
-                (place, with.below) == (other, part.below)
-            }
-            (with, entry) => with == entry,
+        let key = match part.entry {
+            Entry::At { place, .. } => (Some(place), part.below),
+            Entry::Absent => (None, 0),
+            Entry::Hole => return,
         };
-        match self.parts.iter_mut().find(|with| is_same(with)) {
-            Some(with) => with.owner = with.owner.and(part.owner),
-            None => self.parts.push(part),
-        }
+        self.0.entry(key).and_modify(|with| with.owner = with.owner.and(part.owner)).or_insert(part);
+    }
+
+    fn spot(self, below: u8, first: u64) -> Spot {
+        Spot { parts: self.0.into_values().collect(), below, first }
     }
 }
 
@@ -98,52 +101,57 @@ impl Count {
 impl Core {
     /// The command `space`.
     pub async fn space_of_snapshots(self: Rc<Self>) -> Result<Value> {
-        for _ in 0..TRIES {
-            // What waits in memory is in the maps then.
-            self.flush().await?;
-            let (sweeps, head, snapshots) = self.versions_now();
-            let roots: Vec<Root> = snapshots.iter().map(|snapshot| snapshot.record.root).collect();
-            let counted = self.count(head.root, &roots, head.adopted).await;
-            let now = self.versions_now();
-            if now.0 != sweeps || now.2 != snapshots {
-                continue;
-            }
-            let (count, bytes) = (counted?, |extents: u64| extents * self.extent());
-            let show = |(snapshot, alone): (&Snapshot, &u64)| {
-                let (name, size) = (&snapshot.record.name, snapshot.record.size);
-                json!({ "name": name, "size": size, "exclusive_bytes": bytes(*alone) })
-            };
-            let each: Vec<Value> = snapshots.iter().zip(&count.alone).map(show).collect();
-            return Ok(json!({ "all_snapshots_bytes": bytes(count.all), "snapshots": each }));
+        if let Some(why) = &self.sealed {
+            return Err(Error::new(ErrorKind::Corrupt, why));
         }
-        Err(Error::new(ErrorKind::Busy, "snapshots come and go all the time: ask again later"))
+        // What waits in memory is in the maps then.
+        self.flush().await?;
+        let now = self.versions_now();
+        let (_, head, snapshots) = &now;
+        let roots: Vec<Root> = snapshots.iter().map(|snapshot| snapshot.record.root).collect();
+        let counted = self.count(head.root, &roots, head.adopted).await;
+        self.is_still(&now)?;
+        let (count, bytes) = (counted?, |extents: u64| extents * self.extent());
+        let show = |(snapshot, alone): (&Snapshot, &u64)| {
+            let (name, size) = (&snapshot.record.name, snapshot.record.size);
+            json!({ "name": name, "size": size, "exclusive_bytes": bytes(*alone) })
+        };
+        let each: Vec<Value> = snapshots.iter().zip(&count.alone).map(show).collect();
+        Ok(json!({ "all_snapshots_bytes": bytes(count.all), "snapshots": each }))
     }
 
-    fn versions_now(&self) -> (u64, super::format::Head, Vec<Snapshot>) {
+    fn versions_now(&self) -> Now {
         let state = self.state();
         (state.garbage.sweeps(), *state.versions.head(), state.versions.snapshots().to_vec())
     }
 
+    /// Fails if pages of maps may have been used for something else since, or if the device is closed.
+    fn is_still(&self, then: &Now) -> Result<()> {
+        self.offline()?;
+        let state = self.state();
+        if state.closed {
+            return Err(Error::offline("the volume is closed"));
+        }
+        if state.garbage.sweeps() != then.0 {
+            return Err(Error::busy("space is being reclaimed: ask again when the job `reclaim` has ended"));
+        }
+        match state.versions.snapshots() == then.2 {
+            true => Ok(()),
+            false => Err(Error::busy("a snapshot was taken or deleted meanwhile: ask again")),
+        }
+    }
+
     async fn count(&self, volume: Root, snapshots: &[Root], adopted: u64) -> Result<Count> {
-        let mut count = Count { alone: vec![0; snapshots.len()], all: 0 };
+        let (mut count, then) = (Count { alone: vec![0; snapshots.len()], all: 0 }, self.versions_now());
         let owners = (0..).map(Owner::Alone).zip(snapshots).chain([(Owner::Volume, &volume)]);
         let below = snapshots.iter().chain([&volume]).map(|root| root.levels).max().unwrap_or(0);
-        let mut whole = Spot { parts: Vec::new(), below, first: 0 };
+        let mut whole = Parts::default();
         owners.for_each(|(owner, root)| whole.add(Part { entry: root.page, below: root.levels, owner }));
-        let (mut stack, mut read) = (vec![whole], 0);
+        let (mut stack, mut looked, mut read) = (vec![whole.spot(below, 0)], 0, 0);
         while let Some(spot) = stack.pop() {
-            let span = FANOUT.saturating_pow(spot.below.into());
             let is_mapped = spot.parts.iter().any(|part| matches!(part.entry, Entry::At { .. }));
             if !is_mapped || spot.below == 0 {
-                // Adopted extents without an entry are where they were when the device was adopted.
-                let absent = spot.first.saturating_add(span).min(adopted).saturating_sub(spot.first);
-                for part in spot.parts {
-                    match part.entry {
-                        Entry::At { .. } => count.add(part.owner, 1),
-                        Entry::Absent => count.add(part.owner, absent),
-                        Entry::Hole => {}
-                    }
-                }
+                count.take(&spot, adopted);
                 continue;
             }
             let mut pages = Vec::with_capacity(spot.parts.len());
@@ -153,34 +161,58 @@ impl Core {
                     _ => None,
                 });
                 read += 1;
-                if read % AT_ONCE == 0 {
+            }
+            // Each page has one place in a version.
+            if read > (snapshots.len() as u64 + 1) * (self.tree.count() + 1) {
+                return Err(Error::new(ErrorKind::Corrupt, "a map of a version goes round in circles"));
+            }
+            for slot in 0..FANOUT {
+                let below = below_of(&spot, &pages, slot);
+                stack.extend(
+                    Some(below).filter(|spot| spot.parts.iter().any(|part| part.owner != Owner::Volume)),
+                );
+                looked += spot.parts.len();
+                if looked > AT_ONCE {
+                    looked = 0;
                     self.env.sleep(Duration::ZERO).await;
+                    self.is_still(&then)?;
                 }
             }
-            stack.extend(
-                below_of(&spot, &pages)
-                    .filter(|spot| spot.parts.iter().any(|part| part.owner != Owner::Volume)),
-            );
         }
         Ok(count)
     }
 }
 
-/// The places below one, of whose parts some are these pages.
-fn below_of(spot: &Spot, pages: &[Option<Vec<Entry>>]) -> impl Iterator<Item = Spot> {
-    let (below, span) = (spot.below - 1, FANOUT.saturating_pow((spot.below - 1).into()));
-    (0..FANOUT).map(move |i| {
-        let first = spot.first.saturating_add(span.saturating_mul(i));
-        let mut of = Spot { parts: Vec::new(), below, first };
-        for (part, page) in spot.parts.iter().zip(pages) {
-            of.add(match (part.entry, page) {
-                (_, Some(page)) => Part { entry: page[i as usize], below, owner: part.owner },
-                // A smaller map has the first extents alone.
-                (Entry::At { .. }, None) if i == 0 => *part,
-                (Entry::Hole, None) => Part { below, ..*part },
-                _ => Part { entry: Entry::Absent, below, owner: part.owner },
-            });
+/// The versions at a moment, and how often pages were freed until then.
+type Now = (u64, Head, Vec<Snapshot>);
+
+impl Count {
+    /// The extents of a place of which nothing is to be read.
+    fn take(&mut self, spot: &Spot, adopted: u64) {
+        // Adopted extents without an entry are where they were when the device was adopted.
+        let span = FANOUT.saturating_pow(spot.below.into());
+        let absent = spot.first.saturating_add(span).min(adopted).saturating_sub(spot.first);
+        for part in &spot.parts {
+            match part.entry {
+                Entry::At { .. } => self.add(part.owner, 1),
+                Entry::Absent => self.add(part.owner, absent),
+                Entry::Hole => {}
+            }
         }
-        of
-    })
+    }
+}
+
+/// A place below another one, of whose parts some are these pages.
+fn below_of(spot: &Spot, pages: &[Option<Vec<Entry>>], slot: u64) -> Spot {
+    let (below, mut parts) = (spot.below - 1, Parts::default());
+    let span = FANOUT.saturating_pow(below.into());
+    for (part, page) in spot.parts.iter().zip(pages) {
+        parts.add(match (part.entry, page) {
+            (_, Some(page)) => Part { entry: page[slot as usize], below, owner: part.owner },
+            // A smaller map has the first extents alone.
+            (Entry::At { .. }, None) if slot == 0 => *part,
+            _ => Part { entry: Entry::Absent, below, owner: part.owner },
+        });
+    }
+    parts.spot(below, spot.first.saturating_add(span.saturating_mul(slot)))
 }
