@@ -139,8 +139,8 @@ impl Core {
         Ok(())
     }
 
-    /// Says when there is hardly any room left, again whenever that is a percent less, and when there is some again: events,
-    /// which may call somebody, or a program that makes space.
+    /// Says when there is hardly any room left, again whenever that is a percent less, and when there is some again:
+    /// events, which may call somebody, or a program that makes space.
     fn tell_of_room(&self) {
         let (free, all) = (self.space.borrow().free_extents(), self.head().physical);
         let percent = free * 100 / all.max(1);
