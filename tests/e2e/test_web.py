@@ -337,7 +337,9 @@ class Page(LegsCase):
         self.assertIn("heat-map [cells=NUMBER]", browser.evaluate("document.querySelector('.devices pre').textContent"))
         browser.evaluate("document.querySelector('.devices .map button').click()")
         browser.until("the heat map", "document.querySelectorAll('.devices .strip canvas').length > 2")
-        self.assertIn(browser.evaluate("document.querySelector('.devices .strip canvas').width"), range(48, 97))
+        # A canvas is 300 wide before it is drawn for the first time.
+        width = lambda: browser.evaluate("document.querySelector('.devices .strip canvas').width")
+        wait_until("the strip to be drawn", 20, lambda: width() in range(48, 97))
         self.assert_quiet()
 
     @limit(90)
