@@ -121,7 +121,7 @@ fn asked<T: DeserializeOwned + Send + 'static>(path: &str) -> Option<T> {
     // A thread, which this process does not wait for: whoever listens there may not take the connection.
     std::thread::spawn(move || {
         let client = Client::find(socket.as_deref()).ok();
-        sender.send(client.and_then(|client| client.get_within(&path, PATIENCE).ok()))
+        sender.send(client.and_then(|client| client.get(&path).ok()))
     });
     answer.recv_timeout(PATIENCE).ok().flatten()
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A server's certificate, and whom it trusts.
 #[derive(Clone)]
 pub struct ServerTls {
-    loaded: Arc<Loaded<Arc<ServerConfig>>>,
+    loaded: Loaded<Arc<ServerConfig>>,
     /// Clients that do not encrypt are told nothing.
     pub required: bool,
 }
@@ -30,7 +30,7 @@ impl ServerTls {
         let ca = client_ca.map(Path::to_owned);
         let load = move || ServerTls::read(&own, &own_key, ca.as_deref());
         let loaded = Loaded::new([certificate, key].into_iter().chain(client_ca), load)?;
-        Ok(ServerTls { loaded: Arc::new(loaded), required })
+        Ok(ServerTls { loaded, required })
     }
 
     fn read(certificate: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>> {
@@ -61,7 +61,7 @@ impl ServerTls {
 /// The authorities that a client trusts, and its own certificate.
 #[derive(Clone)]
 pub struct ClientTls {
-    loaded: Arc<Loaded<Arc<ClientConfig>>>,
+    loaded: Loaded<Arc<ClientConfig>>,
     pub(crate) name: ServerName<'static>,
 }
 
@@ -78,7 +78,7 @@ impl ClientTls {
             move || ClientTls::read(&of, mine.as_ref().map(|[certificate, key]| (&**certificate, &**key)));
         let paths =
             std::iter::once(ca).chain(own.into_iter().flat_map(|(certificate, key)| [certificate, key]));
-        Ok(ClientTls { loaded: Arc::new(Loaded::new(paths, load)?), name })
+        Ok(ClientTls { loaded: Loaded::new(paths, load)?, name })
     }
 
     fn read(ca: &Path, own: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>> {

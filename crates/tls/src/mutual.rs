@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// What a host shows to others, and whom it believes.
 #[derive(Clone)]
-pub struct MutualTls(Arc<Loaded<Both>>);
+pub struct MutualTls(Loaded<Both>);
 
 /// What a host knows in both directions, and its certificate.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl MutualTls {
             let [ca, certificate, key] = &owned;
             MutualTls::read(ca, certificate, key)
         };
-        Ok(MutualTls(Arc::new(Loaded::new(paths, load)?)))
+        Ok(MutualTls(Loaded::new(paths, load)?))
     }
 
     fn read(ca: &Path, certificate: &Path, key: &Path) -> Result<Both> {

@@ -14,6 +14,7 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_secs(2);
 
 /// What is made of files. The thread ends with the last of its clones.
+#[derive(Clone)]
 pub(crate) struct Loaded<T>(Arc<Mutex<T>>);
 
 /// Another one for each change of a file, or `None` if it cannot be seen: inode, bytes, times of the last changes.

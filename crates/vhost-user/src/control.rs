@@ -89,7 +89,7 @@ fn ring(fd: &OwnedFd) {
 pub(crate) struct Shared {
     stopping: AtomicBool,
     wake: OwnedFd,
-    connection: Mutex<Option<UnixStream>>,
+    connection: Mutex<Option<(UnixStream, String)>>,
 }
 
 impl Shared {
@@ -105,14 +105,15 @@ impl Shared {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         ring(&self.wake);
-        if let Some(stream) = &*self.connection.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some((stream, _)) = &*self.connection.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
     }
 
     /// The front-end that is connected: its process, as far as the kernel says it.
     pub fn front_end(&self) -> Option<String> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(other_end)
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.as_ref().map(|(_, process)| process.clone())
     }
 
     fn is_stopping(&self) -> bool {
@@ -121,7 +122,12 @@ impl Shared {
 
     /// Lets [`Shared::stop`] interrupt this connection.
     fn set_connection(&self, stream: Option<UnixStream>) {
-        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = stream;
+        // Once for each connection: whoever asks for it later is a core at work.
+        let connection = stream.map(|stream| {
+            let process = other_end(&stream);
+            (stream, process)
+        });
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
     }
 }
 

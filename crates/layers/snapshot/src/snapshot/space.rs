@@ -14,7 +14,7 @@ use super::core::Core;
 use super::format::Head;
 use super::state::Snapshot;
 use lamina_block::{Error, ErrorKind, Result};
-use lamina_metadata::extents::{Entry, FANOUT, Root};
+use lamina_metadata::extents::{Entry, FANOUT};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -107,9 +107,8 @@ impl Core {
         // What waits in memory is in the maps then.
         self.flush().await?;
         let now = self.versions_now();
-        let (_, head, snapshots) = &now;
-        let roots: Vec<Root> = snapshots.iter().map(|snapshot| snapshot.record.root).collect();
-        let counted = self.count(head.root, &roots, head.adopted).await;
+        let (_, _, snapshots) = &now;
+        let counted = self.count(&now).await;
         self.is_still(&now)?;
         let (count, bytes) = (counted?, |extents: u64| extents * self.extent());
         let show = |(snapshot, alone): (&Snapshot, &u64)| {
@@ -141,17 +140,22 @@ impl Core {
         }
     }
 
-    async fn count(&self, volume: Root, snapshots: &[Root], adopted: u64) -> Result<Count> {
-        let (mut count, then) = (Count { alone: vec![0; snapshots.len()], all: 0 }, self.versions_now());
-        let owners = (0..).map(Owner::Alone).zip(snapshots).chain([(Owner::Volume, &volume)]);
-        let below = snapshots.iter().chain([&volume]).map(|root| root.levels).max().unwrap_or(0);
-        let mut whole = Parts::default();
-        owners.for_each(|(owner, root)| whole.add(Part { entry: root.page, below: root.levels, owner }));
+    /// Counts the extents of the versions of a moment.
+    async fn count(&self, then: &Now) -> Result<Count> {
+        let (_, head, snapshots) = then;
+        let mut count = Count { alone: vec![0; snapshots.len()], all: 0 };
+        let roots = snapshots.iter().map(|snapshot| snapshot.record.root);
+        let owners = (0..).map(Owner::Alone).zip(roots).chain([(Owner::Volume, head.root)]);
+        let (mut whole, mut below) = (Parts::default(), 0);
+        owners.for_each(|(owner, root)| {
+            below = below.max(root.levels);
+            whole.add(Part { entry: root.page, below: root.levels, owner });
+        });
         let (mut stack, mut looked, mut read) = (vec![whole.spot(below, 0)], 0, 0);
         while let Some(spot) = stack.pop() {
             let is_mapped = spot.parts.iter().any(|part| matches!(part.entry, Entry::At { .. }));
             if !is_mapped || spot.below == 0 {
-                count.take(&spot, adopted);
+                count.take(&spot, head.adopted);
                 continue;
             }
             let mut pages = Vec::with_capacity(spot.parts.len());
@@ -175,7 +179,7 @@ impl Core {
                 if looked > AT_ONCE {
                     looked = 0;
                     self.env.sleep(Duration::ZERO).await;
-                    self.is_still(&then)?;
+                    self.is_still(then)?;
                 }
             }
         }
