@@ -137,7 +137,7 @@ impl Cache {
 
     fn next_batch(self: &Rc<Cache>, log: u8) -> Option<Batch> {
         let this = &self.logs[log as usize];
-        if this.under_way.get() >= BATCHES || this.waiting.borrow().is_empty() || this.is_first.get() {
+        if this.under_way.get() >= BATCHES || this.waiting.borrow().is_empty() {
             return None;
         }
         let gathered = || this.waiting.borrow().iter().map(|part| part.count).sum::<u32>();
@@ -157,7 +157,6 @@ impl Cache {
         open.given += entries.len();
         open.stays |= entries.iter().any(|entry| entry.what == What::Dropped);
         this.under_way.set(this.under_way.get() + 1);
-        this.is_first.set(at == 0);
         let head = Head { segment: open.sequence, log, at, slots, durable: open.durable, entries };
         Some(Batch { log, segment, head, parts })
     }
@@ -206,22 +205,25 @@ impl Cache {
             part.durability == Durability::Fua && !flawed("acknowledged before it is durable")
         };
         let is_durable = batch.parts.iter().any(wants);
-        // Without the first batch of its segment nothing is found.
-        let is_found = at == 0
-            || self.segments.borrow_mut().get(batch.segment).durable > 0
-            || flawed("durable before the first batch");
-        let durability = if is_durable && is_found { Durability::Fua } else { Durability::Cached };
+        let durability = if is_durable { Durability::Fua } else { Durability::Cached };
         let place = u64::from(self.shape.segment(batch.segment).start + at) * SLOT as u64;
         self.written.set(self.written.get() + bytes.len() as u64);
         self.charge_head(&batch.parts);
         let mut result = self.child.submit(Io::write(place, bytes, durability)).await;
-        if result.is_ok() && is_durable && !is_found {
+        let is_behind = result.is_ok() && at != 0;
+        let comes_again = is_behind && !self.has_first(batch.segment).await;
+        if is_behind && !comes_again && is_durable && !self.is_first_durable(batch.segment) {
             result = self.flush().await;
         }
-        self.segments.borrow_mut().get(batch.segment).under_way.retain(|begin| *begin != at);
+        {
+            let segments = &mut self.segments.borrow_mut();
+            let segment = segments.get(batch.segment);
+            segment.under_way.retain(|begin| *begin != at);
+            segment.is_headless |= at == 0 && result.is_err();
+        }
         this.under_way.set(this.under_way.get() - 1);
-        this.is_first.set(this.is_first.get() && at != 0);
         match &result {
+            Ok(()) if comes_again => self.end_without(&batch).await,
             Ok(()) => {
                 self.commit(&batch);
                 if at == 0 && durability == Durability::Fua {
@@ -230,14 +232,30 @@ impl Cache {
                     segment.durable = segment.durable.max(batch.head.slots);
                 }
             }
-            Err(e) => {
-                let e = e.clone();
-                result = Err(self.fail(&batch, e).await);
+            Err(_) => {
+                self.end_without(&batch).await;
+                self.will_not_come(batch.parts.iter());
             }
         }
-        batch.parts.iter().for_each(|part| part.ticket.end(&result));
+        let log = batch.log;
+        match comes_again {
+            true => this.put_back(batch.parts),
+            false => batch.parts.iter().for_each(|part| part.ticket.end(&result)),
+        }
         self.moved.notify();
-        self.pump(batch.log);
+        self.pump(log);
+    }
+
+    /// Waits until the first batch of a segment has ended; false if it failed. Nothing of a segment is found without it.
+    async fn has_first(&self, number: u32) -> bool {
+        if !flawed("acknowledged before the first batch") {
+            self.moved.until(|| !self.segments.borrow_mut().get(number).under_way.contains(&0)).await;
+        }
+        !self.segments.borrow_mut().get(number).is_headless
+    }
+
+    fn is_first_durable(&self, number: u32) -> bool {
+        self.segments.borrow_mut().get(number).durable > 0 || flawed("durable before the first batch")
     }
 
     /// What a batch holds counts.
@@ -320,14 +338,15 @@ impl Cache {
         }
     }
 
-    /// A batch has not been written. What comes of it must never be found: its segment ends here.
-    async fn fail(self: &Rc<Cache>, batch: &Batch, e: Error) -> Error {
+    /// A batch has not been written, or cannot be found. What comes of it must never be: its segment ends here.
+    async fn end_without(self: &Rc<Cache>, batch: &Batch) {
         let this = &self.logs[batch.log as usize];
         if this.open.get() == Some(batch.segment) {
             this.open.set(None);
         }
+        self.moved.notify();
         if flawed("a failed write stays there") {
-            return e;
+            return;
         }
         if let Err(also) = self.finish(batch.segment).await {
             tracing::error!(flash = %self.name, error = %also, "a failed write cannot be made to stay failed");
@@ -336,8 +355,6 @@ impl Cache {
             // Only if the summary becomes unreadable heads count again.
             tracing::debug!(flash = %self.name, error = %also, "the head of a failed write stays where it is");
         }
-        self.will_not_come(batch.parts.iter());
-        e
     }
 
     /// Waits until no batch is on its way to a segment.

@@ -60,12 +60,19 @@ pub struct Log {
     pub under_way: Cell<usize>,
     /// The segment that is appended to.
     pub open: Cell<Option<u32>>,
-    /// The first batch of that segment is under way.
-    pub is_first: Cell<bool>,
     /// Somebody is about to make batches of what waits.
     scheduled: Cell<bool>,
     /// What waits was only read, and waits for more of its kind.
     pub gathers: Cell<bool>,
+}
+
+impl Log {
+    /// What a batch has is to be written again, before anything else.
+    pub fn put_back(&self, parts: Vec<Waiting>) {
+        let mut waiting = self.waiting.borrow_mut();
+        parts.into_iter().rev().for_each(|part| waiting.push_front(part));
+        self.gathers.set(false);
+    }
 }
 
 /// What was read waits so long for more that was, and for so many slots of it, in order to share a head with

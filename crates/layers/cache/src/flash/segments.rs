@@ -31,6 +31,8 @@ pub struct Segment {
     pub dirty: u32,
     /// Batches under way: where they begin.
     pub under_way: Vec<u32>,
+    /// Its first batch was not written: those behind it would not be found, and are written again elsewhere.
+    pub is_headless: bool,
     /// It says of blocks that they were dropped, or a block of it cannot be copied: it goes as a tail.
     pub stays: bool,
     /// Entries that its batches have, also those under way.

@@ -10,10 +10,13 @@ use super::super::volume::Volume;
 use super::latent::get;
 use super::recovery::{SIZE, VOLUME, disk, open, put};
 use crate::testing::*;
-use lamina_block::{Env, Error, Geometry, Layer, Manage, Op, Passthrough, Step};
+use futures_util::future::{Either, join, select};
+use lamina_block::{Env, Error, Geometry, Layer, Manage, Op, Passthrough, Result, Signal, Step};
 use lamina_kit::flaw::failure_of;
 use lamina_sim::{DiskOptions, Image, Loss, SimEnv, Simulation};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::time::Duration;
 
 /// What a volume has of block 3 when the flash is opened again after `test`, and a power loss.
 fn found_after<F: Future<Output = ()> + 'static>(
@@ -83,6 +86,104 @@ fn a_durable_write_in_a_new_segment() {
         });
         assert_eq!(found, Some(2), "what was durable is not found");
     }
+}
+
+/// A device that keeps one write to itself until it is told what comes of it.
+struct Keeper {
+    below: Rc<Node>,
+    keeps: Cell<bool>,
+    verdict: RefCell<Option<Result<()>>>,
+    told: Signal,
+    /// Writes since then that have ended.
+    others: Cell<u32>,
+}
+
+impl Layer for Keeper {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        if !matches!(io.op, Op::Write(..)) {
+            return Step::Forward(Rc::clone(&self.below));
+        }
+        let (is_kept, io) = (self.keeps.replace(false), io.clone());
+        Step::control(async move {
+            if is_kept {
+                self.told.until(|| self.verdict.borrow().is_some()).await;
+                self.verdict.borrow().clone().expect("told")?;
+            }
+            let written = self.below.submit(io).await;
+            self.others.set(self.others.get() + u32::from(!is_kept));
+            written
+        })
+    }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.below)
+    }
+}
+
+impl Manage for Keeper {}
+
+/// Block 3 is durable as 1, and written as 2 behind the first batch of a new segment, which ends as `verdict` says.
+/// Returns what comes of that write.
+async fn written_behind_the_first(env: Rc<SimEnv>, verdict: Result<()>) -> Result<()> {
+    let world: Rc<dyn Env> = Rc::clone(&env) as _;
+    let keeper = Rc::new(Keeper {
+        below: disk(&env),
+        keeps: Cell::new(false),
+        verdict: RefCell::new(None),
+        told: Signal::new(),
+        others: Cell::new(0),
+    });
+    let node = Node::new("keeper", "keeper", Rc::clone(&world), Rc::clone(&keeper) as _);
+    let cache = Cache::open("flash", &world, node).await.expect("opened");
+    let volume = cache.volume(VOLUME, 64).await.expect("made");
+    put(&cache, &volume, 3, 1).await;
+    cache.logs[SMALL as usize].open.set(None);
+    keeper.keeps.set(true);
+    let write = |block, byte| {
+        let (cache, volume) = (Rc::clone(&cache), Rc::clone(&volume));
+        async move {
+            let how = How { dirty: true, durability: Durability::Cached, absent: 0, serial: None };
+            let space = cache.reserve(1).await.expect("space");
+            cache.put(space, &volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.map(drop)
+        }
+    };
+    let first = pin!(write(5, 1));
+    let Either::Right((_, first)) = select(first, env.sleep(Duration::from_millis(1))).await else {
+        panic!("the first batch is kept");
+    };
+    let before = keeper.others.get();
+    let behind = pin!(write(3, 2));
+    let behind = match select(behind, env.sleep(Duration::from_millis(50))).await {
+        Either::Left((ended, _)) => return ended,
+        Either::Right((_, behind)) => behind,
+    };
+    assert_eq!(keeper.others.get(), before + 1, "it is sent at once");
+    *keeper.verdict.borrow_mut() = Some(verdict.clone());
+    keeper.told.notify();
+    let (first, behind) = join(first, behind).await;
+    assert_eq!(first.is_ok(), verdict.is_ok());
+    behind
+}
+
+/// Rule 1: the process ends when the write is acknowledged; all that the device was given stays.
+fn a_write_behind_the_first_batch() {
+    let found = found_after((Loss::Nothing, 1), |env| async move {
+        written_behind_the_first(env, Ok(())).await.expect("written");
+    });
+    assert_eq!(found, Some(2), "what was acknowledged is not found");
+}
+
+/// Rules 1 and 2: only what the first batch has fails.
+fn the_first_batch_fails() {
+    let found = found_after((Loss::Nothing, 1), |env| async move {
+        let failed = Err(Error::media("no"));
+        written_behind_the_first(env, failed).await.expect("written elsewhere");
+    });
+    assert_eq!(found, Some(2), "what was acknowledged is not found");
 }
 
 /// A device that says of a write that it failed, and has written it.
@@ -194,6 +295,8 @@ fn a_volume_is_forgotten() {
 #[test]
 fn the_order_is_kept() {
     a_durable_write_in_a_new_segment();
+    a_write_behind_the_first_batch();
+    the_first_batch_fails();
     a_write_that_failed_and_is_there();
     a_new_version_is_forgotten();
     an_older_version_is_freed();
@@ -203,8 +306,13 @@ fn the_order_is_kept() {
 
 #[test]
 fn each_rule_is_needed() {
-    let canaries: [(&str, fn(), &str); 6] = [
+    let canaries: [(&str, fn(), &str); 7] = [
         ("durable before the first batch", a_durable_write_in_a_new_segment, "what was durable is not found"),
+        (
+            "acknowledged before the first batch",
+            a_write_behind_the_first_batch,
+            "what was acknowledged is not found",
+        ),
         ("a failed write stays there", a_write_that_failed_and_is_there, "a write that failed is there"),
         ("versions in both logs", a_new_version_is_forgotten, "an older version is there"),
         ("freed before what is newer is durable", an_older_version_is_freed, "what was durable is gone"),
