@@ -5,8 +5,9 @@ use lamina_block::{Buf, Conn, Pending, Result};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Bytes that may be there before they are asked for. What asks for as many gets them without a copy.
-const AHEAD: usize = 16 << 10;
+/// Bytes that may be there before they are asked for: the writes that a host makes together, mostly. What asks for as
+/// many gets them without a copy.
+const AHEAD: usize = 64 << 10;
 
 /// A connection whose bytes are for one reader, who asks for them one time after the other.
 pub(crate) struct ReadAhead(Rc<Inner>);

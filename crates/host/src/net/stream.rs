@@ -139,11 +139,16 @@ impl Conn for Stream {
         let (ring, fd) = (Rc::clone(&self.ring), Rc::clone(&self.fd));
         Box::pin(async move {
             let (len, mut rest) = (from.len(), from);
+            let mut waits = false;
             while !rest.is_empty() {
-                match ring.send(&fd, rest.clone()).await.result {
-                    Ok(n) if n as usize == rest.len() => return Ok(()),
-                    Ok(n) => rest = rest.slice(n as usize..rest.len()),
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                let sent = match std::mem::replace(&mut waits, true) {
+                    true => ring.send(&fd, rest.clone()).await.result.map(|n| n as usize),
+                    false => Ring::send_now(&fd, &rest),
+                };
+                match sent {
+                    Ok(n) if n == rest.len() => return Ok(()),
+                    Ok(n) => rest = rest.slice(n..rest.len()),
+                    Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
                     Err(e) if is_of_memory(&e) => return Err(Error::from(e).at(0..(len - rest.len()) as u64)),
                     Err(e) => return Err(lost("the connection broke", e)),
                 }

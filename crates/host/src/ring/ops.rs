@@ -5,6 +5,7 @@ use super::{Operation, Ring};
 use io_uring::{opcode, squeue, types};
 use lamina_block::Buf;
 use rustix::net::SocketAddrAny;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
@@ -117,6 +118,22 @@ impl Ring {
             }
         };
         self.begin(entry, fd, memory)
+    }
+
+    /// Sends at once what the kernel takes without waiting: `WouldBlock` if that is nothing. The other end begins while
+    /// the turn goes on here, and no answer has to be waited for.
+    pub fn send_now(fd: &Fd, from: &Buf) -> io::Result<usize> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        let sent = match single(from) {
+            // SAFETY: the buffer keeps the memory alive until the call returns; the kernel only reads it.
+            Some((start, len)) => unsafe { libc::send(fd.as_raw_fd(), start.cast(), len as usize, flags) },
+            None => {
+                let (_list, header) = message(from);
+                // SAFETY: as above; the header refers to the list, and both live until the call returns.
+                unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const *header, flags) }
+            }
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
     /// Waits for a connection; the answer has its descriptor.
