@@ -142,7 +142,7 @@ class Below(HierarchyCase):
         self.assertIn("rollback loses the present state of the volume", said)
         self.assertIn("nothing was done: say --force", said)
         self.assertNotIn("size becomes", said)
-        self.assertIn("what lies behind 16MiB of the 32MiB", self.refused("vol", "resize", "16MiB"))
+        self.assertIn("the data beyond 16MiB, of the 32MiB", self.refused("vol", "resize", "16MiB"))
         self.daemon.ctl("vol", "resize", "40MiB")
         self.assertIn("its size becomes 32MiB instead of 40MiB", self.refused("vol", "rollback", "monday"))
         self.assertEqual(self.answered(b"\n", "vol", "rollback", "monday"), 1)

@@ -171,6 +171,32 @@ class Crypt(RigCase):
         self.assertEqual(lamina.stop(), 0, lamina.log())
         self.assertEqual(self.decrypted(self.header)[31 * MIB:], data)
 
+    def test_a_destroyed_header_comes_back_from_its_backup(self):
+        lamina = Lamina(self.rig, vault('key-file = "key"\nformat = true', size="32MiB"))
+        data = random.Random(7).randbytes(MIB)
+        self.write(lamina, 0, data)
+        self.ctl(lamina, "header-backup", "to=header.img")
+        for wrong, words in (("header.img", "is there already"), ("none/header.img", "to: ")):
+            refused = self.ctl(lamina, "header-backup", f"to={wrong}", check=False)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn(words, refused.stderr)
+        self.assertEqual(lamina.stop(), 0, lamina.log())
+        self.assertEqual(self.header.stat().st_mode & 0o777, 0o600)
+        theirs = self.rig.path("theirs.img")
+        cryptsetup("luksHeaderBackup", self.disk, "--header-backup-file", theirs)
+        self.assertEqual(self.header.read_bytes(), theirs.read_bytes())
+        with open(self.disk, "r+b") as disk:
+            disk.write(b"\x55" * (16 * MIB))
+        # Beside the device, where nothing has to be written, and put back by the other program.
+        beside = Lamina(self.rig, vault(size="32MiB", header=True))
+        self.assertEqual(self.read(beside, 0, MIB), data)
+        self.assertEqual(beside.stop(), 0, beside.log())
+        cryptsetup("luksHeaderRestore", self.disk, "--header-backup-file", self.header)
+        lamina.file.write_text(vault(size="32MiB"))
+        lamina.start()
+        self.assertEqual(self.read(lamina, 0, MIB), data)
+        self.assertEqual(lamina.stop(), 0, lamina.log())
+
     def test_with_a_damaged_first_copy_the_second_is_used_and_said_so(self):
         data = self.encrypted_by_cryptsetup(*CHEAP)
         with open(self.disk, "r+b") as disk:

@@ -333,7 +333,7 @@ class Page(LegsCase):
         browser.evaluate("document.querySelector('.volumes .name').click()")
         browser.until("its devices", "document.querySelectorAll('.devices > details').length === 4")
         browser.evaluate("document.querySelector('.devices > details').open = true")
-        self.until_text(".devices .figures", "What the volume has on the flash.")
+        self.until_text(".devices .figures", "Data of the volume on the flash.")
         self.assertIn("heat-map [cells=NUMBER]", browser.evaluate("document.querySelector('.devices pre').textContent"))
         browser.evaluate("document.querySelector('.devices .map button').click()")
         browser.until("the heat map", "document.querySelectorAll('.devices .strip canvas').length > 2")

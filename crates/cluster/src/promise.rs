@@ -129,7 +129,7 @@ impl Situation<'_> {
                 None => self.nowhere(record),
             },
             (None, _) => {
-                let sentence = "nobody has had the volume, as far as is known: the first host that reads or writes it \
+                let sentence = "no host has had the volume, as far as is known: the first host that reads or writes it \
                                 takes it";
                 promise(sentence.into(), None, Takeover::Automatic, None)
             }
@@ -592,7 +592,7 @@ mod tests {
         };
         assert!(of.promise().sentence.contains("a has the volume in generation 2"), "{of:?}");
         let none = Situation { record: None, is_fenced: false, keeps: None, ..of };
-        assert!(none.promise().sentence.contains("nobody has had the volume"), "{none:?}");
+        assert!(none.promise().sentence.contains("no host has had the volume"), "{none:?}");
         assert_eq!(of.is_dead("a"), "lamina vault '/my vault' host-is-dead a");
     }
 

@@ -137,6 +137,12 @@ pub enum Command {
     /// it. A daemon that is killed meanwhile can be started with the earlier file or with this one: it serves the
     /// present state and goes on.
     Apply(Apply),
+    /// Another disk takes the place of a member of a served hierarchy, such as a leg of a mirror, while clients work.
+    ///
+    /// The file that the daemon was started with gets a device over the new disk in place of the old one, and is
+    /// applied; the earlier file is kept as NAME.orig. The command ends when the new disk has everything. The old disk
+    /// may have failed, or be gone. Ctrl-C ends this program and not the change: `lamina jobs` shows its progress.
+    Replace(Replace),
     /// Describe a disk or image: size, sectors, known signatures, users.
     Inspect(Inspect),
     /// List the disks of this machine: contents, users, and the hierarchies that they carry.
@@ -344,6 +350,25 @@ pub struct Apply {
     /// Without this option a person is asked.
     #[arg(long, conflicts_with = "plan")]
     pub write: bool,
+}
+
+/// Arguments of `replace`.
+#[derive(Args, Debug)]
+pub struct Replace {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// The old disk: the name of its device, or its path.
+    #[arg(add = ArgValueCandidates::new(complete::devices))]
+    pub old: String,
+    /// The path of the new disk.
+    pub new: PathBuf,
+    /// Only print the steps, or the reasons against the change.
+    #[arg(long)]
+    pub plan: bool,
+    /// Overwrite what the new disk has.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `inspect`.

@@ -48,6 +48,7 @@ mod offline;
 mod overlay;
 mod predict;
 mod record;
+mod replace;
 mod top;
 mod uri;
 mod vault;
@@ -89,6 +90,7 @@ fn run(cli: &Cli, journal: &Arc<Journal>) -> Result<(), Failure> {
         Command::Why(args) => why::run(args),
         Command::Jobs(args) => jobs::run(args),
         Command::Apply(args) => apply::run(args),
+        Command::Replace(args) => replace::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Scan(args) => inspect::run_scan(args),
         Command::Bench(args) => bench::run(args),

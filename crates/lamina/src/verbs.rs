@@ -328,7 +328,7 @@ mod tests {
         for line in [
             "disk (partition)",
             "  resize NAME SIZE [force=true]",
-            "        force  true    make it smaller, and lose what lies behind",
+            "        force  true    make it smaller, and lose the data beyond",
             "  info",
             "  job NAME pause|resume|cancel|limit=RATE",
         ] {

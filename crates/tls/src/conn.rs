@@ -44,7 +44,7 @@ pub(crate) fn failed(e: rustls::Error) -> Error {
             | DecryptError),
         ) => format!("TLS failed: the other side does not take the certificate of this one ({alert:?})"),
         rustls::Error::InvalidMessage(e) => {
-            format!("TLS failed: what the other side sends is no TLS, or is damaged ({e:?})")
+            format!("TLS failed: the other side sends no TLS, or damaged data ({e:?})")
         }
         e => format!("TLS failed: {e}"),
     };

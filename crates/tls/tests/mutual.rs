@@ -175,7 +175,7 @@ fn what_is_not_encrypted_ends_the_handshake() {
             all(&*conn, 1).await
         };
         let (_, shown) = both(&env, plain, async |conn| answers(&env, &b, conn).await).await;
-        assert!(told(shown).message().contains("is no TLS"));
+        assert!(told(shown).message().contains("sends no TLS"));
         let plain = async |conn: Rc<dyn Conn>| all(&*conn, 1).await;
         let (heard, first) = both(&env, async |conn| speaks(&env, &a, conn, "b").await, plain).await;
         let heard = told(heard);

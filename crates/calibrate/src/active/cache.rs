@@ -34,7 +34,7 @@ pub struct Cache {
 
 /// Measures the cache; `None` if sectors that were just read are read from the medium again.
 pub(super) fn find(session: &mut Session) -> Result<Option<Cache>, String> {
-    session.say("cache: what a hit takes");
+    session.say("cache: the time of a hit");
     let Some(hit) = hit_time(session)? else { return Ok(None) };
     session.hit = Some(hit);
     let sector_us = sector_time(session, hit)?;

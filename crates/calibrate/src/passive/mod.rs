@@ -147,7 +147,7 @@ pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)
         jitter_us: seeks.jitter_us,
         cache_wrong: wrong as f64 / reads_asked.max(1) as f64,
     };
-    model.check().map_err(|e| NoModel(format!("what was found is no valid model: {e}")))?;
+    model.check().map_err(|e| NoModel(format!("the result is no valid model: {e}")))?;
     Ok(Fitted { model, quality })
 }
 

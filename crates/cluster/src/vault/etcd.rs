@@ -122,7 +122,7 @@ impl Shared {
         let key = self.record(volume);
         let told = |e: Error| {
             let message = format!(
-                "vault: etcd's key {key}: {}. Nobody can say which host has the volume: if a newer Lamina or a backup \
+                "vault: etcd's key {key}: {}. Which host has the volume is unknown: if a newer Lamina or a backup \
                  of etcd has the key whole, use that; never remove it while a host serves the volume",
                 e.message()
             );

@@ -77,7 +77,7 @@ impl Shared {
         let file = name(volume, version);
         let told = |e: Error| {
             let message = format!(
-                "vault: {file}: {}. Nobody can say which host has the volume: if a newer Lamina or a copy has the file \
+                "vault: {file}: {}. Which host has the volume is unknown: if a newer Lamina or a copy has the file \
                  whole, use that; never remove it while a host serves the volume",
                 e.message()
             );

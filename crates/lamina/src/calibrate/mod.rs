@@ -132,7 +132,7 @@ fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Ask
     let of_line = || line.as_ref().map(|line| line.model(name, sectors, hit_us));
     let model = disk.map(|disk| disk.model(name, sectors)).or_else(of_line);
     if let Some(model) = &model {
-        model.check().map_err(|e| Failure::failed(format!("what was measured is no model: {e}")))?;
+        model.check().map_err(|e| Failure::failed(format!("the measurements give no model: {e}")))?;
     }
     let score = model.as_ref().map(|model| score(model, readings, args.seed));
     if let Some(score) = &score {
@@ -167,7 +167,7 @@ fn flash(args: &cli::Calibrate, device: &mut Device, name: &str) -> Result<Model
         ssd::measure(device, &cells, args.time.0, args.seed, &mut progress).map_err(Failure::failed)?;
     let few = || Failure::failed("too few reads for a model: a larger device, or a longer --time");
     let model = ssd::fit(&runs.first, name, size).ok_or_else(few)?;
-    model.check().map_err(|e| Failure::failed(format!("what was measured is no model: {e}")))?;
+    model.check().map_err(|e| Failure::failed(format!("the measurements give no model: {e}")))?;
     eprint!("{}", ssd::Comparison::new(&model, &runs, args.seed));
     Ok(model)
 }

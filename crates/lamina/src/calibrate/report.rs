@@ -105,7 +105,7 @@ fn hard_disk(out: &mut dyn Write, disk: &Found) -> io::Result<()> {
     }
     match &disk.cache {
         Some(found) => cache(out, found)?,
-        None => writeln!(out, "cache       none: what was just read is read from the medium again")?,
+        None => writeln!(out, "cache       none: data that was just read is read from the medium again")?,
     }
     disk.writes.as_ref().map_or(Ok(()), |found| writes(out, found))
 }

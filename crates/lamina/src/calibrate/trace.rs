@@ -30,7 +30,7 @@ pub fn of_trace(args: &cli::Calibrate, path: &Path) -> Result<Model, Failure> {
     let options = Options { name: name(args, &path.display().to_string()), sectors };
     let step = &mut |step: &str| eprintln!("{step}");
     let Fitted { model, quality } = fit(&all[..half], &options, step).map_err(|e| wrong(e.to_string()))?;
-    model.check().map_err(|e| wrong(format!("what was measured is no model: {e}")))?;
+    model.check().map_err(|e| wrong(format!("the measurements give no model: {e}")))?;
     let unseen = score(&model, &all[half..], args.seed);
     report::fitted(&mut std::io::stderr().lock(), think, &quality, &unseen)?;
     Ok(model)

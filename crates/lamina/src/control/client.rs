@@ -109,7 +109,7 @@ impl Client {
                     frame = body.frame() => match frame {
                         Some(Ok(frame)) => out.write_all(frame.data_ref().map_or(&[][..], |data| data))?,
                         Some(Err(e)) => return Err(self.failure(e)),
-                        None => return Err(self.failure("the daemon has ended the answer: what it is about is gone")),
+                        None => return Err(self.failure("the daemon has ended the answer: its subject is gone")),
                     },
                     () = &mut end => return Ok(()),
                     _ = &mut interrupted => return Ok(()),

@@ -102,8 +102,7 @@ impl Units {
                 ErrorKind::NoSpace,
                 format!(
                     "over: it has {}, and {} have room for {}; make it smaller first (resize {room} \
-                     force=true; what is \
-                     beyond is lost)",
+                     force=true; the data beyond is lost)",
                     Bytes(len),
                     names.join(", "),
                     Bytes(room)

@@ -21,7 +21,7 @@
 //! * `block` (the device's own): the logical block in bytes to present, a power of two from 512 to 64KiB.
 //!
 //! Commands: `resize` takes over the present size of the file or block device; with a `size` it gives a file
-//! that size first. A smaller one is taken over only with `force=true`, and what lies behind is lost.
+//! that size first. A smaller one is taken over only with `force=true`, and the data beyond is lost.
 //!
 //! If another program cuts the file short while it is open, all requests fail from the moment at which that
 //! is noticed, until the file is opened again: at once for a request beyond the cut, and otherwise at the
@@ -61,7 +61,7 @@ impl Config for Keys {
         outside: &[Outside::file("path")],
         verbs: &[Verb::new("resize", "takes over the present size").with(&[
             Arg::optional("size", ArgType::Size, "give a file this size first"),
-            Arg::optional("force", ArgType::Flag, "also if it is smaller, and lose what lies behind"),
+            Arg::optional("force", ArgType::Flag, "also if it is smaller, and lose the data beyond"),
         ])],
         ..Traits::NONE
     };

@@ -16,7 +16,7 @@ impl Partition {
         match units * UNIT < part.size() {
             true => {
                 let (before, after) = (Bytes(part.size()), Bytes(units * UNIT));
-                Effect::replaces(format!("what lies behind {after} of the {before} of {name:?}"))
+                Effect::replaces(format!("the data beyond {after}, of the {before} of {name:?}"))
                     .of_view(&part.name())
             }
             false => Effect::default(),

@@ -17,7 +17,7 @@
 //!   by `lamina create`, and changed by commands from then on, so this key matters only once.
 //!
 //! Commands: `create` with `name` and `size`; `resize` with `name` and `size`, and with `force=true` if the
-//! partition shrinks and loses what lies behind; `rename` with `name` and `to`; `delete` with `name`; `list`.
+//! partition shrinks and loses the data beyond; `rename` with `name` and `to`; `delete` with `name`; `list`.
 //! A partition that is viewed is neither renamed nor deleted, and space that it loses is reused when its
 //! views have been closed.
 //!
@@ -118,7 +118,7 @@ impl Config for Keys {
             Verb::new("resize", "makes a partition larger; its new bytes read as zeroes").with(&[
                 NAME,
                 Arg::required("size", ArgType::Size, "the new size, rounded up to 1MiB"),
-                Arg::optional("force", ArgType::Flag, "make it smaller, and lose what lies behind"),
+                Arg::optional("force", ArgType::Flag, "make it smaller, and lose the data beyond"),
             ]),
             Verb::new("rename", "gives a partition that is not viewed another name")
                 .with(&[NAME, Arg::required("to", ArgType::Text, "the new name")]),
@@ -381,7 +381,7 @@ impl Partition {
         let now = table.0[table.find(&name)?].units();
         if units < now && !force {
             return Err(Error::invalid(format!(
-                "size: {name:?} has {}, and what lies behind {} would be lost: say force=true if that is meant",
+                "size: {name:?} has {}, and the data beyond {} would be lost: say force=true if that is meant",
                 Bytes(now * UNIT),
                 Bytes(units * UNIT)
             )));

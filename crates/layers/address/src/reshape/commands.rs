@@ -68,7 +68,7 @@ impl<S: Shape> Spread<S> {
         let before = self.geometry().size;
         match asked.and_then(|resize| resize.size) {
             Some(Bytes(size)) if size < before => Effect::replaces(format!(
-                "what lies behind {} of the {} that it has now",
+                "the data beyond {}, of the {} that it has now",
                 Bytes(size),
                 Bytes(before)
             )),

@@ -27,13 +27,13 @@ pub(crate) const FIGURES: &[Figure] = {
     const DIRTY: &[&str] = &["/dirty_bytes"];
     &[
         Figure::shown("/policy", Text, "When writes are acknowledged.").column("POLICY"),
-        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "What the volume has on the flash.")
+        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "Data of the volume on the flash.")
             .column("CACHED"),
         Figure::gauge(
             "share_bytes",
             "/share_bytes",
             Bytes,
-            "What the volume may have if others want theirs.",
+            "Share of the volume when others want theirs.",
         )
         .column("SHARE"),
         Figure::gauge("recent_hit_ratio", "/recent_hit_rate", Ratio, "Hits of reads in the last minute.")
@@ -66,7 +66,7 @@ pub(crate) const FIGURES: &[Figure] = {
             Bytes,
             "Read from the store because the flash could not.",
         ),
-        Figure::gauge("dirty_bytes", "/dirty_bytes", Bytes, "What the store does not have.").column("DIRTY"),
+        Figure::gauge("dirty_bytes", "/dirty_bytes", Bytes, "Data that the store lacks.").column("DIRTY"),
         Figure::gauge("dirty_writes", "/dirty_writes", Count, "Writes that the store does not have."),
         Figure::gauge(
             "oldest_dirty_seconds",
@@ -181,7 +181,7 @@ pub(super) const NOTICES: &[Notice] = &[
     Notice::new("/lost/bytes", "{device} is stopped: {} would be lost without its flash"),
     Notice::new(
         "/lost/unknown",
-        "{device} is stopped: nobody knows how much would be lost without its flash",
+        "{device} is stopped: the amount that would be lost without its flash is unknown",
     ),
     Notice::new(
         "/alerts/lagging",

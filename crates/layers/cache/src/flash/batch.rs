@@ -246,7 +246,8 @@ impl Cache {
         self.pump(log);
     }
 
-    /// Waits until the first batch of a segment has ended; false if it failed. Nothing of a segment is found without it.
+    /// Waits until the first batch of a segment has ended; false if it failed. Nothing of the segment is found without
+    /// that batch.
     async fn has_first(&self, number: u32) -> bool {
         if !flawed("acknowledged before the first batch") {
             self.moved.until(|| !self.segments.borrow_mut().get(number).under_way.contains(&0)).await;

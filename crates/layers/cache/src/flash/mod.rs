@@ -154,7 +154,7 @@ impl Config for Keys {
                 "{device} has no space: writes have waited for {/stalled_seconds}",
             ),
         ],
-        verbs: &[Verb::new("forget", "forgets a volume that nobody uses any more").with(&[
+        verbs: &[Verb::new("forget", "forgets a volume that is no longer in use").with(&[
             Arg::required("uuid", ArgType::Text, "which one, as it is shown"),
             Arg::optional("accept-loss", ArgType::Flag, "also if it has what its store does not have"),
         ])],
@@ -197,9 +197,9 @@ const FIGURES: &[Figure] = {
         .column("MAIN"),
         Figure::gauge("segment_bytes", "/segment_bytes", Bytes, "Size of a segment."),
         Figure::shown("/volumes", Made(open_of_all), "Volumes that are open, of all.").column("OPEN"),
-        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "What all volumes have on it.")
+        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "Data of all volumes on it.")
             .column("CACHED"),
-        Figure::gauge("dirty_bytes", "/dirty_bytes", Bytes, "What it has that is not on the stores.")
+        Figure::gauge("dirty_bytes", "/dirty_bytes", Bytes, "Data on it that the stores lack.")
             .column("DIRTY"),
         Figure::counter("written_bytes_total", "/written_bytes", Bytes, "Written to the device: its wear.")
             .column("WRITTEN"),

@@ -40,11 +40,16 @@
 //!
 //! Commands: `keyslots` lists; `keyslot-add` adds a keyslot for another key or passphrase;
 //! `keyslot-remove NUMBER` removes one, other than the keyslot that the device was opened with; `key-change` adds a
-//! keyslot,
-//! makes sure that it opens, and removes the keyslot that the device was opened with. Keys and passphrases
+//! keyslot, makes sure that it opens, and removes the keyslot that the device was opened with. Keys and passphrases
 //! are given as files. A crash never leaves the volume without a keyslot that opens; repeat a `key-change`
 //! that was interrupted. Afterwards the hierarchy file must name the new file (`lamina apply` takes that over
 //! in a persistent hierarchy, while clients work), or the file itself be replaced.
+//!
+//! `header-backup FILE` writes the header with its keyslots to a new file, as `cryptsetup luksHeaderBackup` does.
+//! Without a header the data is lost, so keep the backup elsewhere. If the header on the device is destroyed, a
+//! device over that file is `metadata` of the volume, which opens then; `cryptsetup luksHeaderRestore` puts the
+//! header back. A backup opens with the keys of its time: after `keyslot-remove` and `key-change`, destroy older
+//! backups.
 //!
 //! The device grows with the one below, at once. The new bytes read as noise until they are written (as
 //! zeroes with `discard`, if they are zeroes below).

@@ -2,7 +2,7 @@
 
 use super::Crypt;
 use super::secret::{Secret, Source};
-use lamina_block::{Arg, ArgType, Command, Error, Result, Verb};
+use lamina_block::{Arg, ArgType, Command, Error, Node, OpenDisk, Result, Verb};
 use lamina_kit::command::{args, unknown};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,6 +26,11 @@ pub(super) const VERBS: &[Verb] = &[
     .with(&[Arg::required("keyslot", ArgType::Count, "its number")]),
     Verb::new("key-change", "replace the keyslot that the device was opened with; no data is written again")
         .with(FILES),
+    Verb::new(
+        "header-backup",
+        "write the header with its keyslots to a new file, as `cryptsetup luksHeaderBackup`",
+    )
+    .with(&[Arg::required("to", ArgType::Text, "the file, which must not be there yet")]),
 ];
 
 #[derive(Deserialize)]
@@ -39,6 +44,12 @@ struct Files {
 #[serde(deny_unknown_fields)]
 struct Number {
     keyslot: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct To {
+    to: PathBuf,
 }
 
 /// The right to change keyslots, for one command at a time; dropped at its end.
@@ -58,6 +69,7 @@ impl Crypt {
             "keyslot-add" => self.add(args(command)?).await,
             "keyslot-remove" => self.remove(args::<Number>(command)?.keyslot).await,
             "key-change" => self.change(args(command)?).await,
+            "header-backup" => self.backup(args::<To>(command)?.to).await,
             _ => Err(unknown(&command, VERBS)),
         }
     }
@@ -115,5 +127,29 @@ impl Crypt {
             self.luks.remove(old).await?;
         }
         Ok(json!({ "keyslot": new, "removed": old }))
+    }
+    /// What the file has is read again, and is a header, before it is called a backup.
+    async fn backup(self: Rc<Self>, to: PathBuf) -> Result<Value> {
+        let to = self.base.join(to);
+        let _changing = self.begin().await;
+        let place = to.display().to_string();
+        let open = |create: Option<u64>| {
+            let (path, read_only) = (to.clone(), create.is_none());
+            self.env.open_disk(OpenDisk { path, read_only, direct: false, create, block: Some(512) })
+        };
+        if open(None).await.is_ok() {
+            let message = format!("to: {place} is there already: a backup goes to a new file");
+            return Err(Error::invalid(message));
+        }
+        let file = open(Some(self.luks.end()))
+            .await
+            .map_err(|e| Error::new(e.kind(), format!("to: {}", e.message())))?;
+        let file = Node::new("backup", "file", Rc::clone(&self.env), file);
+        let copied = self.luks.copy_to(&file).await;
+        let closed = file.close().await;
+        copied.and(closed).map_err(|e| {
+            Error::new(e.kind(), format!("{place} is not whole, and is to be removed: {}", e.message()))
+        })?;
+        Ok(json!({ "backup": to, "bytes": self.luks.end() }))
     }
 }

@@ -38,10 +38,10 @@ pub(super) const VERBS: &[Verb] = &[
     Verb::new("rollback", "make the volume what it was in a snapshot; snapshots stay").with(BACK),
     Verb::new("delete", "forget a snapshot; its space is reclaimed in the background").with(NAME),
     Verb::asks("list", "the snapshots, oldest first"),
-    Verb::asks("space", "what each snapshot alone takes, and what all together do"),
+    Verb::asks("space", "the space that each snapshot alone takes, and all together"),
     Verb::new("resize", "change the size of the volume").with(&[
         Arg::required("size", ArgType::Size, "the size from now on"),
-        Arg::optional("force", ArgType::Flag, "also if it is smaller: what lies behind is lost"),
+        Arg::optional("force", ArgType::Flag, "also if it is smaller: the data beyond is lost"),
     ]),
     Verb::new("grow", "use the space by which the device below has grown"),
     Verb::new("reclaim", "look for space that no version uses, and give it back"),
@@ -98,7 +98,7 @@ impl Core {
             "resize" => match args::<Resize>(command.clone()) {
                 Ok(Resize { size: Bytes(size), .. }) if size < self.head().size => {
                     let (before, after) = (Bytes(self.head().size), Bytes(size));
-                    Effect::replaces(format!("what lies behind {after} of the {before} that it has now"))
+                    Effect::replaces(format!("the data beyond {after}, of the {before} that it has now"))
                 }
                 Ok(_) | Err(_) => Effect::default(),
             },

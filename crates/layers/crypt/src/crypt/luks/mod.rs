@@ -41,6 +41,8 @@ pub(super) use meta::DataArea;
 const LENGTH: u64 = 16 << 10;
 /// Bytes of a new header with its keyslots; as `cryptsetup`.
 pub(super) const HEADER_LEN: u64 = 16 << 20;
+/// Bytes of a header that are copied at once.
+const COPIED: usize = 1 << 20;
 /// The shortest header with one keyslot.
 pub(super) const HEADER_MIN: u64 = 2 * LENGTH + (256 << 10);
 /// Stripes of new keyslots, as in all programs.
@@ -123,6 +125,26 @@ impl Luks {
     /// The end of the header, in bytes.
     pub fn end(&self) -> u64 {
         self.copies.with(|header| header.meta.end())
+    }
+
+    /// Copies the header and its keyslots to `node`, durably, and makes sure that `node` has them.
+    pub async fn copy_to(&self, node: &Rc<Node>) -> Result<()> {
+        for at in (0..self.end()).step_by(COPIED) {
+            let part = Buf::zeroed(COPIED.min((self.end() - at) as usize));
+            self.node.submit(Io::read(at, part.clone())).await?;
+            node.submit(Io::write(at, part.clone(), Durability::Cached)).await?;
+            let written = Buf::zeroed(part.len());
+            node.submit(Io::read(at, written.clone())).await?;
+            if written.to_vec() != part.to_vec() {
+                return Err(Error::new(ErrorKind::Corrupt, "other bytes are read than were written"));
+            }
+        }
+        node.submit(Io::flush()).await?;
+        let found = Luks::find(node, &self.env, self.costs).await?;
+        match found.is_some_and(|found| found.info() == self.info()) {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Corrupt, "the header changed meanwhile")),
+        }
     }
 
     /// The copy with a fault, and the fault.

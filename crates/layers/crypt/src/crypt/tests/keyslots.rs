@@ -1,6 +1,7 @@
 //! The keys that open a volume, and its info.
 
 use super::*;
+use lamina_block::OpenDisk;
 
 #[test]
 fn keys_come_and_go_and_the_data_stays() {
@@ -33,6 +34,45 @@ fn keys_come_and_go_and_the_data_stays() {
             "opened": true });
         assert_eq!(list, json!({ "keyslots": [argon] }));
         assert_eq!(get(&disk, 1 << 20, 1 << 20).await, stored, "data was written");
+    });
+}
+
+/// The header on the disk is destroyed: its backup opens the volume, beside it or put back.
+#[test]
+fn a_backup_of_the_header_opens_the_volume() {
+    simulated(|world| async move {
+        let (sim, disk) = (&world.sim, world.memory("2MiB").await);
+        put_keys(sim);
+        let wide = json!({ "header-size": "1MiB" });
+        let vault = open(sim, &disk, keys(wide.clone()), Begin::Format).await.unwrap();
+        put(&vault, 0, &pattern(4096)).await;
+        let backup = json!({ "to": "header.backup" });
+        let told = tell(&vault, "header-backup", backup.clone()).await.unwrap();
+        assert_eq!(told, json!({ "backup": "header.backup", "bytes": 1 << 20 }));
+        let error = tell(&vault, "header-backup", backup).await.unwrap_err();
+        assert_eq!(error.message(), "to: header.backup is there already: a backup goes to a new file");
+        tell(&vault, "key-change", json!({ "key-file": "/new" })).await.unwrap();
+        vault.close().await.unwrap();
+        put(&disk, 0, &vec![0x55; 1 << 20]).await;
+        assert!(open(sim, &disk, keys(wide.clone()), Begin::Open).await.is_err(), "the header is gone");
+
+        let kept = OpenDisk {
+            path: "header.backup".into(),
+            read_only: false,
+            direct: false,
+            create: None,
+            block: None,
+        };
+        let env: Rc<dyn Env> = Rc::clone(sim) as _;
+        let header = Node::new("header", "file", Rc::clone(&env), sim.open_disk(kept).await.unwrap());
+        let beside = Some(Rc::clone(&header));
+        let again =
+            open_with(sim, &disk, beside, keys(json!({})), Begin::Open).await.expect("the key of its time");
+        assert_eq!(get(&again, 0, 4096).await, pattern(4096));
+        again.close().await.unwrap();
+        put(&disk, 0, &get(&header, 0, 1 << 20).await).await;
+        let again = open(sim, &disk, keys(wide), Begin::Open).await.expect("put back");
+        assert_eq!(get(&again, 0, 4096).await, pattern(4096));
     });
 }
 
