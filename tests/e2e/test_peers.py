@@ -321,7 +321,7 @@ class Certificates(Peers):
         for what, tls, here, there in (
             ("of another host", self.ours.keys("c"), "host a has the volume, and this is another one",
              "host a has the volume, and this is another one"),
-            ("without certificates", "off", "the other host encrypts what it says", "is no TLS"),
+            ("without certificates", "off", "the other host encrypts what it says", "sends no TLS"),
         ):
             with self.subTest(what):
                 self.restart(a, tls)
@@ -368,7 +368,7 @@ class Certificates(Peers):
             with socket.create_connection(address, 5) as stranger:
                 with self.assertRaises(OSError), context.wrap_socket(stranger, server_hostname="b") as tls:
                     self.assertNotEqual(tls.recv(1024), b"", "it is told")
-        for words in ("it says nothing", "is no TLS", "sent no certificates", "invalid peer certificate"):
+        for words in ("it says nothing", "sends no TLS", "sent no certificates", "invalid peer certificate"):
             self.assertIn(words, b.log())
         writer.pump_until(iter([False] * 100 + [True]).__next__)
         info = self.info(a)
