@@ -29,13 +29,8 @@ pub(crate) const FIGURES: &[Figure] = {
         Figure::shown("/policy", Text, "When writes are acknowledged.").column("POLICY"),
         Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "Data of the volume on the flash.")
             .column("CACHED"),
-        Figure::gauge(
-            "share_bytes",
-            "/share_bytes",
-            Bytes,
-            "Share of the volume when others want theirs.",
-        )
-        .column("SHARE"),
+        Figure::gauge("share_bytes", "/share_bytes", Bytes, "Share of the volume when others want theirs.")
+            .column("SHARE"),
         Figure::gauge("recent_hit_ratio", "/recent_hit_rate", Ratio, "Hits of reads in the last minute.")
             .column("HITS")
             .nullable(),

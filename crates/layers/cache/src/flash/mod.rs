@@ -197,8 +197,7 @@ const FIGURES: &[Figure] = {
         .column("MAIN"),
         Figure::gauge("segment_bytes", "/segment_bytes", Bytes, "Size of a segment."),
         Figure::shown("/volumes", Made(open_of_all), "Volumes that are open, of all.").column("OPEN"),
-        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "Data of all volumes on it.")
-            .column("CACHED"),
+        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "Data of all volumes on it.").column("CACHED"),
         Figure::gauge("dirty_bytes", "/dirty_bytes", Bytes, "Data on it that the stores lack.")
             .column("DIRTY"),
         Figure::counter("written_bytes_total", "/written_bytes", Bytes, "Written to the device: its wear.")

@@ -24,7 +24,12 @@ pub(super) const FIGURES: &[Figure] = {
             "Data that users wrote, to the log as whole blocks.",
         )
         .column("WRITTEN"),
-        Figure::counter("direct_bytes_total", "/direct_bytes", Bytes, "Data that users wrote home, past the log."),
+        Figure::counter(
+            "direct_bytes_total",
+            "/direct_bytes",
+            Bytes,
+            "Data that users wrote home, past the log.",
+        ),
         Figure::counter(
             "copied_bytes_total",
             "/copied_bytes",

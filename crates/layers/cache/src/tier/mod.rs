@@ -207,8 +207,13 @@ const OWN_FIGURES: [Figure; 11] = {
             Ratio,
             "Of recent misses, while the fast device is full.",
         ),
-        Figure::gauge("write_budget_bytes", "/write_budget/bytes", Bytes, "Data that copies may write in a day.")
-            .nullable(),
+        Figure::gauge(
+            "write_budget_bytes",
+            "/write_budget/bytes",
+            Bytes,
+            "Data that copies may write in a day.",
+        )
+        .nullable(),
         Figure::gauge(
             "write_budget_left_bytes",
             "/write_budget/left_bytes",
