@@ -59,7 +59,12 @@ fn has_no_other_changes(client: &Client, file: &str, old: &str) -> Result<(), Fa
     let ask = Apply { file: file.into(), plan: true, force: false };
     let planned =
         client.post("/v1/apply", &ask).map_or_else(|_| Vec::new(), |planned: Applied| planned.steps);
-    let others: Vec<String> = planned.into_iter().filter(|step| !step.contains(old)).collect();
+    // Whole words: a device "a" is in every sentence.
+    let is_of_old = |step: &str| {
+        step.split(|c: char| !c.is_alphanumeric() && !"-_.".contains(c))
+            .any(|word| word.trim_matches('.') == old)
+    };
+    let others: Vec<String> = planned.into_iter().filter(|step| !is_of_old(step)).collect();
     match others.as_slice() {
         [] => Ok(()),
         steps => Err(Failure::failed(format!(
@@ -78,7 +83,13 @@ impl Beside {
         name.push(".replace");
         let path = PathBuf::from(name);
         let failed = |e: std::io::Error| Failure::failed(format!("{} is not written: {e}", path.display()));
-        let mut file = File::create_new(&path).map_err(failed)?;
+        let mut file = File::create_new(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => Failure::failed(format!(
+                "{} is there: another `lamina replace` is at work, or one was killed; then remove that file",
+                path.display()
+            )),
+            _ => failed(e),
+        })?;
         let beside = Beside(path.clone());
         file.write_all(text.as_bytes()).map_err(failed)?;
         Ok(beside)

@@ -128,6 +128,7 @@ impl Crypt {
         }
         Ok(json!({ "keyslot": new, "removed": old }))
     }
+
     /// What the file has is read again, and is a header, before it is called a backup.
     async fn backup(self: Rc<Self>, to: PathBuf) -> Result<Value> {
         let to = self.base.join(to);
