@@ -112,7 +112,7 @@ class Grow(guides.GuideCase):
         self.section("A mirror with snapshots")
         self.assertEqual(self.size(), 16 * MIB)
         with self.load():
-            self.section("From below to above")
+            self.section("The whole disk")
         [daemon] = self.daemons.values()
         self.assertEqual(daemon.stop(40), 0, daemon.output())
         self.again()

@@ -1,6 +1,7 @@
 """`lamina why`: causes of slowness that are staged, and that are named first."""
 
 import json
+import re
 
 import nbd
 
@@ -46,6 +47,29 @@ class Why(RigCase):
             self.assertEqual((shares[0]["device"], shares[0]["cause"]), (where, cause), times)
         of_all = times["mean"][0]["us"] / sum(share["us"] for share in times["mean"])
         self.assertGreater(of_all, 0.6, times)
+
+    def test_a_tracer_from_outside_sees_the_end_of_each_request(self):
+        """gdb, as bpftrace and perf would, attaches to the static probe, and raises the counter that switches it on."""
+        self.serve(memory("disk"), slow("far", "disk"), top="far")
+        values = ", ".join(f"(long) $_probe_arg{number}" for number in range(2, 6))
+        tracer = self.rig.start(
+            "gdb", "-q", "-batch", "-nx", "-p", str(self.daemon.proc.pid),
+            "-ex", "set breakpoint pending off", "-ex", "set print thread-events off", "-ex", "handle all nostop noprint pass",
+            "-ex", f'dprintf -probe-stap lamina:request, "op=%ld bytes=%ld ns=%ld failed=%ld\\n", {values}',
+            "-ex", "info probes stap lamina", "-ex", "continue", name="gdb",
+        )
+        wait_until("the tracer to be there", 60, lambda: "Continuing" in tracer.output())
+        handle = nbd.NBD()
+        handle.connect_uri(self.daemon.uri("vm1", "disk.sock"))
+        handle.pwrite(bytes(8192), 0)
+        handle.pread(4096, 0)
+        seen = lambda: re.findall(r"op=(\d+) bytes=(\d+) ns=(\d+) failed=0", tracer.output())
+        wait_until("two requests", 30, lambda: any(found[0] == "0" for found in seen()))
+        handle.shutdown()
+        # The time of the device that is slow, and of the export over it.
+        for op, size in (("1", "8192"), ("0", "4096")):
+            slow_ones = [int(ns) for kind, bytes_, ns in seen() if (kind, bytes_) == (op, size) and int(ns) > 15_000_000]
+            self.assertGreaterEqual(len(slow_ones), 2, tracer.output())
 
     def test_a_slow_disk(self):
         self.serve(memory("disk"), slow("far", "disk"), top="far")

@@ -1,7 +1,9 @@
 //! The data path of a layer: the trait that requests meet, and its possible answers. Calls for people and for changes
 //! of the graph are in [`Manage`].
 
-use crate::{Deferred, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Result, Zones};
+use crate::{
+    Deferred, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Place, Result, Zones,
+};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -58,13 +60,19 @@ pub trait Layer: Manage {
     }
 
     /// Whether the bytes of this device are those of one device below, and where: questions about them
-    /// ([`Layer::extents`], [`Layer::heal`]) are then that device's to answer. There is no default, because a layer
+    /// ([`Layer::extents`], [`Layer::places`], [`Layer::heal`]) are then that device's to answer. There is no default, because a layer
     /// that forgets to hand them on switches off healing for every layer above, silently.
     fn passthrough(&self) -> Passthrough;
 
     /// The allocation state of `at`. The runs cover `at` exactly.
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         self.passthrough().extents(at)
+    }
+
+    /// The places of byte `at` on devices below, as of now; empty if none has it, as for a byte that was never written.
+    /// Copies that are out of date are left out.
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        self.passthrough().places(at)
     }
 
     /// A layer above has found that a read at `at` returns other data than was written. Returns a copy of `at` that

@@ -16,7 +16,7 @@ use crate::users::Users;
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
     Absent, Account, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry,
-    Healed, Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
+    Healed, Io, Job, Judge, Layer, Op, OpKind, Place, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
 };
 use serde_json::Value;
 use std::any::Any;
@@ -348,6 +348,13 @@ impl Node {
         let _busy = self.enter(&at).await?;
         let layer = self.layer();
         layer.extents(at).await.map_err(|e| e.on(&self.name))
+    }
+
+    /// Where byte `at` lies on devices below: see [`crate::Layer::places`].
+    pub(crate) async fn places(self: &Rc<Self>, at: u64) -> Result<Vec<Place>> {
+        let _busy = self.enter(&(at..at.saturating_add(1))).await?;
+        let layer = self.layer();
+        layer.places(at).await.map_err(|e| e.on(&self.name))
     }
 
     /// Asks the layer for other copies of `at`, which is not what was written: see [`Layer::heal`]. The query does not

@@ -1,6 +1,6 @@
 //! Whose bytes a device shows: the answer to questions about bytes that are neither read nor written.
 
-use crate::{Extent, ExtentState, Healed, Judge, Node, Pending};
+use crate::{Extent, ExtentState, Healed, Judge, Node, Pending, Place};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -36,6 +36,15 @@ impl Passthrough {
                 Passthrough::None => Ok(vec![Extent { len: at.end - at.start, state: ExtentState::Data }]),
             }
         })
+    }
+
+    /// Where byte `at` lies below: nowhere, unless the bytes are those of a device below.
+    pub fn places(self, at: u64) -> Pending<Vec<Place>> {
+        let places = match self {
+            Passthrough::To { child, shift } => vec![Place::data(&child, at + shift)],
+            Passthrough::None => Vec::new(),
+        };
+        Box::pin(async { Ok(places) })
     }
 
     /// Another copy of `at`: see [`crate::Layer::heal`].

@@ -3,7 +3,7 @@
 //! The graph, the metrics, `lamina show`, `lamina inspect`, the OpenAPI document and the manual are made from these
 //! declarations: none of them knows a kind by its name.
 
-use crate::{Figure, Notice, Signature, Verb};
+use crate::{Figure, Growth, Notice, Signature, Verb};
 
 /// The declarations of a kind, as one constant ([`crate::Config::TRAITS`]): `Traits { keeps: true, ..Traits::NONE }`.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,8 @@ pub struct Traits {
     pub outside: &'static [Outside],
     /// Keys that were called something else, as (before, now): the old name is taken too, and said to be old.
     pub renamed: &'static [(&'static str, &'static str)],
+    /// How its devices become larger.
+    pub growth: Growth,
     /// The commands that its devices understand.
     pub verbs: &'static [Verb],
     /// The figures that its devices show, in the order of their columns.
@@ -64,6 +66,7 @@ impl Traits {
         reserves: false,
         outside: &[],
         renamed: &[],
+        growth: Growth::First,
         verbs: &[],
         figures: &[],
         notices: &[],

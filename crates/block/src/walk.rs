@@ -6,7 +6,7 @@
 
 use crate::account::{Here, LookedAt, SLOW};
 use crate::stats::Outcome;
-use crate::{Io, Node, OpKind, Result, Time};
+use crate::{Io, Node, OpKind, Result, Time, probe};
 use arrayvec::ArrayVec;
 use pin_project_lite::pin_project;
 use std::future::Future;
@@ -70,6 +70,7 @@ impl Walk {
         }
         for node in self.nodes.drain(..) {
             node.stats().count(&outcome);
+            probe::request(&node, self.op, self.bytes, latency_ns, result.is_err());
             if let Err(e) = &result {
                 node.stats().failed(e.kind(), node.now());
             }

@@ -4,9 +4,11 @@
 //! while the daemon runs; rates are the reader's business (see [`crate::show`]).
 
 mod cluster;
+mod map;
 mod why;
 
 pub use cluster::{Cluster, ClusterHost, ClusterMember, ClusterVolume};
+pub use map::ByteMap;
 pub use why::{CoreLoad, OperationTimes, ReadsFirst, Share, SlowRequest, Why};
 
 use serde::{Deserialize, Serialize};

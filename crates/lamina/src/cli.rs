@@ -1,6 +1,7 @@
 //! The command line: commands, options, and their help. No command runs here.
 
 mod calibrate;
+mod change;
 mod predict;
 mod serve;
 mod vault;
@@ -8,6 +9,7 @@ mod watch;
 
 use crate::complete;
 pub use calibrate::{Calibrate, Mechanism};
+pub use change::{Apply, Import, Replace, Resize};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 use lamina_block::{Bytes, Interval};
@@ -15,7 +17,7 @@ pub use predict::Predict;
 pub use serve::{Serve, ServeOptions};
 use std::path::PathBuf;
 pub use vault::{Cluster, Vault, VaultAction};
-pub use watch::{Events, Show, Status, Top, Why};
+pub use watch::{Events, Map, Show, Status, Top, Why};
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. For a \
                                      request that a daemon refused or failed: 2 invalid, 5 not found, 6 unsupported; 7 \
@@ -125,6 +127,12 @@ pub enum Command {
     /// At each moment the time counts for what the request waited for; of several devices, for the one that ended last.
     #[command(after_help = "Examples: lamina why vm1; lamina why vm1 --json")]
     Why(Why),
+    /// Show where a byte of a device or an export lies: on each device below, down to the disks.
+    ///
+    /// OFFSET is in bytes, or with a unit. For each device that has the byte now: what it has (the data, a parity, a
+    /// copy in a cache), and the address there. Copies that are out of date are left out.
+    #[command(after_help = "Example: lamina map vm1 4GiB")]
+    Map(Map),
     /// Change the hierarchies of a running daemon to those of a file, while clients use them.
     ///
     /// Prints the steps, and then the progress of background work. Requests wait while layers are exchanged; none
@@ -143,6 +151,20 @@ pub enum Command {
     /// applied; the earlier file is kept as NAME.orig. The command ends when the new disk has everything. The old disk
     /// may have failed, or be gone. Ctrl-C ends this program and not the change: `lamina jobs` shows its progress.
     Replace(Replace),
+    /// Make a device larger while clients work, and the devices below it as far as that takes.
+    ///
+    /// Files become larger; where a device below is a block device, an image of Ceph or the export of another server,
+    /// that is to be larger first. A thin volume gets space for all its bytes; `lamina ctl DEVICE resize` makes it
+    /// larger than the space below. Each command to a device is printed. Nothing becomes smaller.
+    #[command(after_help = "Example: lamina resize vm1 40GiB")]
+    Resize(Resize),
+    /// Copy an image of a virtual machine, such as a qcow2, into a served device, with its internal snapshots.
+    ///
+    /// `qemu-img` and `qemu-nbd` (Debian: qemu-utils) read the image, whose machine is off. Each snapshot in it becomes
+    /// one of the device; then the present state is copied. Blocks that are the same are not written, so that the
+    /// states share them. Bytes of the device behind the end of the image stay as they are.
+    #[command(after_help = "Examples: lamina import vm1.qcow2 vm1; lamina import --format vmdk old.vmdk vm1")]
+    Import(Import),
     /// Describe a disk or image: size, sectors, known signatures, users.
     Inspect(Inspect),
     /// List the disks of this machine: contents, users, and the hierarchies that they carry.
@@ -330,45 +352,6 @@ pub struct Jobs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Arguments of `apply`.
-#[derive(Args, Debug)]
-pub struct Apply {
-    /// The daemon.
-    #[command(flatten)]
-    pub daemon: Daemon,
-    /// The new hierarchy file.
-    pub file: PathBuf,
-    /// Only print the steps, or the reasons against the change: also if data would not fit on the remaining devices.
-    #[arg(long)]
-    pub plan: bool,
-    /// Overwrite new members: their data is lost.
-    #[arg(long)]
-    pub force: bool,
-    /// Afterwards replace the file that the daemon was started with by this one; the old one is kept as NAME.orig.
-    /// Without this option a person is asked.
-    #[arg(long, conflicts_with = "plan")]
-    pub write: bool,
-}
-
-/// Arguments of `replace`.
-#[derive(Args, Debug)]
-pub struct Replace {
-    /// The daemon.
-    #[command(flatten)]
-    pub daemon: Daemon,
-    /// The old disk: the name of its device, or its path.
-    #[arg(add = ArgValueCandidates::new(complete::devices))]
-    pub old: String,
-    /// The path of the new disk.
-    pub new: PathBuf,
-    /// Only print the steps, or the reasons against the change.
-    #[arg(long)]
-    pub plan: bool,
-    /// Overwrite what the new disk has.
-    #[arg(long)]
-    pub force: bool,
 }
 
 /// Arguments of `inspect`.

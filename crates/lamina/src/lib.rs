@@ -39,16 +39,19 @@ mod events;
 mod files;
 mod generate;
 mod images;
+mod import;
 mod inspect;
 mod jobs;
 mod kinds;
 mod log;
 mod look;
+mod map;
 mod offline;
 mod overlay;
 mod predict;
 mod record;
 mod replace;
+mod resize;
 mod top;
 mod uri;
 mod vault;
@@ -88,9 +91,12 @@ fn run(cli: &Cli, journal: &Arc<Journal>) -> Result<(), Failure> {
         Command::Repair(args) => offline::run_repair(args),
         Command::Events(args) => events::run(args),
         Command::Why(args) => why::run(args),
+        Command::Map(args) => map::run(args),
         Command::Jobs(args) => jobs::run(args),
         Command::Apply(args) => apply::run(args),
         Command::Replace(args) => replace::run(args),
+        Command::Resize(args) => resize::run(args),
+        Command::Import(args) => import::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Scan(args) => inspect::run_scan(args),
         Command::Bench(args) => bench::run(args),

@@ -39,22 +39,32 @@ impl Target {
     }
 }
 
-/// Our NBD client, so many devices alike. The client does not reconnect: that would falsify the measurement.
+/// Our NBD client, a device for each server.
+pub fn servers(uris: &[&str]) -> Result<Target, Failure> {
+    clients(uris.iter().copied(), 1)
+}
+
+/// Our NBD client, so many devices alike.
 fn server(uri: &str, devices: u32, connections: u32) -> Result<Target, Failure> {
-    // A JSON string is a TOML string.
-    let address = serde_json::json!(uri);
+    clients((0..devices).map(|_| uri), connections)
+}
+
+/// A device for each URI. The client does not reconnect: that would falsify a measurement.
+fn clients<'a>(uris: impl Iterator<Item = &'a str> + Clone, connections: u32) -> Result<Target, Failure> {
     let kind = lamina_nbd::client::KIND.name;
-    let device = |number| {
+    let device = |(number, uri): (usize, &str)| {
+        // A JSON string is a TOML string.
+        let address = serde_json::json!(uri);
         format!(
             "[device.server{number}]\ntype = {kind:?}\naddress = {address}\nconnections = {connections}\n\
              reconnect = \"0s\"\n"
         )
     };
-    let text: String = (0..devices).map(device).collect();
+    let text: String = uris.clone().enumerate().map(device).collect();
     let base = std::env::current_dir().map_err(Failure::failed)?;
-    let plan = Plan::parse(&text, uri, Path::new(&base), &files::kinds());
+    let plan = Plan::parse(&text, uris.clone().next().unwrap_or_default(), Path::new(&base), &files::kinds());
     let plan = plan.map_err(|report| Failure::File(report.to_string()))?;
-    Ok(Target { plan, devices: (0..devices).map(|number| format!("server{number}")).collect() })
+    Ok(Target { plan, devices: (0..uris.count()).map(|number| format!("server{number}")).collect() })
 }
 
 /// The device called `name`, or the device of the export of that name; without a name, the device of the only export.

@@ -4,7 +4,7 @@ use super::Daemon;
 use crate::complete;
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use lamina_block::Interval;
+use lamina_block::{Bytes, Interval};
 use std::path::PathBuf;
 
 /// Arguments of `show`.
@@ -72,6 +72,22 @@ pub struct Why {
 /// Arguments of `status`.
 #[derive(Args, Debug)]
 pub struct Status {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `map`.
+#[derive(Args, Debug)]
+pub struct Map {
+    /// The name of a device or an export in its hierarchy file.
+    #[arg(add = ArgValueCandidates::new(complete::devices))]
+    pub device: String,
+    /// The address there.
+    pub offset: Bytes,
     /// The daemon.
     #[command(flatten)]
     pub daemon: Daemon,

@@ -3,7 +3,8 @@
 use super::schema;
 use super::tracing::{self, Tracing};
 use crate::api::{
-    Applied, Apply, Cluster, Control, Device, Event, Export, Health, Job, Problem, Snapshot, Steer, Verb, Why,
+    Applied, Apply, ByteMap, Cluster, Control, Device, Event, Export, Health, Job, Problem, Snapshot, Steer,
+    Verb, Why,
 };
 use crate::class::{self, Class};
 use crate::events::Journal;
@@ -40,6 +41,8 @@ pub trait Daemon: Send + Sync + 'static {
     fn trace(&self, device: String) -> Answer<Option<Result<Tracing, Error>>>;
     /// Where the time of an export's requests goes; `None` if there is no such export.
     fn why(&self, export: String) -> Answer<Option<Why>>;
+    /// Where byte `at` of a device, or of an export, lies; `None` if there is no such device.
+    fn map(&self, device: String, at: u64) -> Answer<Option<Result<ByteMap, Error>>>;
     /// Makes the hierarchies of a file what it says, or says what that would take.
     fn apply(&self, apply: Apply) -> Answer<Result<Applied, Denied>>;
     /// A signal has come and requests in flight are being completed.
@@ -64,6 +67,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(commands))
         .routes(routes!(control))
         .routes(routes!(trace))
+        .routes(routes!(map))
         .routes(routes!(why))
         .routes(routes!(jobs))
         .routes(routes!(steer))
@@ -194,6 +198,28 @@ async fn control(
 async fn trace(State(daemon): Shared, Path(name): Path<String>) -> Result<Response, Refusal> {
     match daemon.trace(name.clone()).await {
         Some(begun) => Ok(tracing::answer(begun?, name)),
+        None => Err(Refusal::no_device(&name)),
+    }
+}
+
+/// The byte that is asked for.
+#[derive(Deserialize)]
+struct At {
+    at: u64,
+}
+
+/// Where a byte lies now: on the device, and on each device below that has it, a copy or a parity of it.
+#[utoipa::path(get, path = "/v1/devices/{name}/map",
+    params(("name" = String, Path, description = "Name in the hierarchy file, of a device or of an export"),
+        ("at" = u64, Query, description = "Address in bytes")),
+    responses((status = 200, body = ByteMap), (status = 404, body = Problem)))]
+async fn map(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+    Query(At { at }): Query<At>,
+) -> Result<Json<ByteMap>, Refusal> {
+    match daemon.map(name.clone(), at).await {
+        Some(map) => Ok(Json(map?)),
         None => Err(Refusal::no_device(&name)),
     }
 }

@@ -297,7 +297,7 @@ impl Core {
 
     /// Sends what a device, or an export, is asked from now on; `None` if there is no such device here.
     pub fn trace(&self, name: &str, asked: mpsc::Sender<Asked>) -> Option<Result<()>> {
-        let node = self.to_trace(name)?;
+        let node = self.named(name)?;
         if node.is_watched() {
             return Some(Err(Error::busy("its requests are being traced already").on(name)));
         }
@@ -307,7 +307,7 @@ impl Core {
 
     /// Ends what [`Core::trace`] began.
     pub fn end_trace(&self, name: &str) {
-        if let Some(node) = self.to_trace(name) {
+        if let Some(node) = self.named(name) {
             node.watch(None);
         }
     }
@@ -329,7 +329,17 @@ impl Core {
         Some(why)
     }
 
-    fn to_trace(&self, name: &str) -> Option<Rc<Node>> {
+    /// Where byte `at` of a device, or of an export, lies; `None` if there is no such device here.
+    pub async fn map(&self, name: &str, at: u64) -> Option<Result<api::ByteMap>> {
+        let located = self.named(name)?.locate(at).await;
+        Some(match located.below {
+            Err(e) => Err(e),
+            Ok(_) => Ok(located.into()),
+        })
+    }
+
+    /// The device, or else the export, with this name.
+    fn named(&self, name: &str) -> Option<Rc<Node>> {
         let found =
             |served: &Rc<Served>| served.hierarchy.node(name).or_else(|| served.hierarchy.export_node(name));
         self.served.borrow().iter().find_map(found)

@@ -6,7 +6,7 @@ use super::exports::Terms;
 use super::placement::Placement;
 use super::tap::WAITING_MAX;
 use super::usage;
-use crate::api::{Applied, Apply, Job, Snapshot, Steer, Why};
+use crate::api::{Applied, Apply, ByteMap, Job, Snapshot, Steer, Why};
 use crate::control::server::{Answer, Daemon};
 use crate::control::{End, Tracing};
 use crate::exit::Failure;
@@ -109,6 +109,20 @@ async fn collect<E: std::fmt::Display>(
     Ok(wrong)
 }
 
+/// The answer of the core that has what is asked for; the others answer at once.
+fn first<T: Send + 'static>(
+    asked: Vec<impl Future<Output = Result<Option<T>, Ended>> + Send + 'static>,
+) -> Answer<Option<T>> {
+    Box::pin(async move {
+        for core in asked {
+            if let Ok(Some(found)) = core.await {
+                return Some(found);
+            }
+        }
+        None
+    })
+}
+
 /// A copy of everything.
 async fn snapshot(handles: &[Handle], started: Instant) -> Snapshot {
     let asked: Vec<_> =
@@ -157,16 +171,7 @@ impl Daemon for Cores {
             let (device, command) = (device.clone(), command.clone());
             handle.ask(|core| core.control(device, command))
         };
-        let asked: Vec<_> = self.handles.iter().map(ask).collect();
-        Box::pin(async move {
-            for core in asked {
-                match core.await {
-                    Ok(None) | Err(Ended) => {}
-                    Ok(found) => return found,
-                }
-            }
-            None
-        })
+        first(self.handles.iter().map(ask).collect())
     }
 
     fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>> {
@@ -174,15 +179,7 @@ impl Daemon for Cores {
             let (device, job, steer) = (device.clone(), job.clone(), steer.clone());
             handle.ask(|core| async move { core.steer(&device, &job, &steer) })
         };
-        let asked: Vec<_> = self.handles.iter().map(ask).collect();
-        Box::pin(async move {
-            for core in asked {
-                if let Ok(Some(steered)) = core.await {
-                    return Some(steered);
-                }
-            }
-            None
-        })
+        first(self.handles.iter().map(ask).collect())
     }
 
     fn why(&self, export: String) -> Answer<Option<Why>> {
@@ -190,15 +187,15 @@ impl Daemon for Cores {
             let export = export.clone();
             handle.ask(|core| async move { core.why(&export) })
         };
-        let asked: Vec<_> = self.handles.iter().map(ask).collect();
-        Box::pin(async move {
-            for core in asked {
-                if let Ok(Some(why)) = core.await {
-                    return Some(why);
-                }
-            }
-            None
-        })
+        first(self.handles.iter().map(ask).collect())
+    }
+
+    fn map(&self, device: String, at: u64) -> Answer<Option<Result<ByteMap, Error>>> {
+        let ask = |handle: &Handle| {
+            let device = device.clone();
+            handle.ask(move |core| async move { core.map(&device, at).await })
+        };
+        first(self.handles.iter().map(ask).collect())
     }
 
     fn trace(&self, device: String) -> Answer<Option<Result<Tracing, Error>>> {

@@ -1,7 +1,7 @@
 //! The page as its clients see it: headers, refusals, texts.
 
 use super::*;
-use crate::api::{Applied, Apply, Job, Snapshot, Steer, Why};
+use crate::api::{Applied, Apply, ByteMap, Job, Snapshot, Steer, Why};
 use crate::control::Tracing;
 use crate::control::server::Answer;
 use crate::show::tests::{later, snapshot};
@@ -40,6 +40,10 @@ impl Daemon for Fake {
     fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>> {
         self.steered.lock().expect("a lock").push((device, job, steer));
         Box::pin(async { Some(Err(Error::busy("it was told"))) })
+    }
+
+    fn map(&self, _device: String, _at: u64) -> Answer<Option<Result<ByteMap, Error>>> {
+        Box::pin(async { None })
     }
 
     fn trace(&self, _device: String) -> Answer<Option<Result<Tracing, Error>>> {

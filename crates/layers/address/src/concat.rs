@@ -34,8 +34,8 @@
 
 use crate::reshape::{Band, Joined, Layout, Location, Plan, Shape, Spread, VERBS, Way};
 use lamina_block::{
-    Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Pending, Request, Result, Step,
-    Traits,
+    Build, Bytes, Children, Config, Error, ErrorKind, Extent, Growth, Io, Made, Pending, Request, Result,
+    Step, Traits,
 };
 use lamina_kit::fan_out;
 use serde::Deserialize;
@@ -53,6 +53,7 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=usize::MAX;
     const TRAITS: Traits = Traits {
         keeps: true,
+        growth: Growth::Last,
         appends: true,
         verbs: VERBS,
         elsewhere: &["jbod", "span", "raid-linear"],

@@ -35,8 +35,8 @@
 
 use crate::reshape::{Band, Joined, Layout, Location, Plan, Shape, Spread, UNIT_MAX, VERBS, Way};
 use lamina_block::{
-    Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Over, Pending, Request,
-    Result, Step, Traits,
+    Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Growth, Io, Made, Op, Over, Pending,
+    Request, Result, Step, Traits,
 };
 use lamina_kit::fan_out;
 use serde::Deserialize;
@@ -60,8 +60,13 @@ impl Config for Keys {
     const KIND: &'static str = "stripe";
     const SUMMARY: &'static str = "devices side by side, in units (RAID 0)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=usize::MAX;
-    const TRAITS: Traits =
-        Traits { keeps: true, verbs: VERBS, elsewhere: &["raid0", "raid-0", "striped"], ..Traits::NONE };
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        growth: Growth::Each,
+        verbs: VERBS,
+        elsewhere: &["raid0", "raid-0", "striped"],
+        ..Traits::NONE
+    };
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
         Units(self.unit).check(512)

@@ -18,7 +18,7 @@
 //! A view deliberately is no layer of its own in the path of a request: the device below gives it one, which
 //! sends requests straight to that device's child.
 
-use lamina_block::{Build, Config, Error, Made, Over, Pending, Result, Traits};
+use lamina_block::{Build, Config, Error, Growth, Made, Over, Pending, Result, Traits};
 use serde::Deserialize;
 
 /// The keys; see the module.
@@ -32,7 +32,13 @@ impl Config for Keys {
     const KIND: &'static str = "view";
     const SUMMARY: &'static str = "a partition or a snapshot of a device";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const TRAITS: Traits = Traits { shares: true, ..Traits::NONE };
+    const TRAITS: Traits = Traits {
+        shares: true,
+        growth: Growth::Never(
+            "a snapshot keeps its size, and a partition is resized by a command to the device below",
+        ),
+        ..Traits::NONE
+    };
 
     fn check(&self, over: &Over<'_>) -> Result<()> {
         match over.kinds {

@@ -32,7 +32,8 @@
 //! any image format: every byte of the file is a byte of the device.
 
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Over, Pending, Result, Traits, Verb,
+    Arg, ArgType, Build, Bytes, Config, Error, Growth, Made, OpenDisk, Outside, Over, Pending, Result,
+    Traits, Verb,
 };
 use lamina_kit::size::{device_size, logical_block};
 use serde::Deserialize;
@@ -56,6 +57,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "a file or block device of this machine";
     const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
     const TRAITS: Traits = Traits {
+        growth: Growth::Sized,
         member: true,
         elsewhere: &["raw", "disk", "block", "device", "image", "loop", "host-device"],
         outside: &[Outside::file("path")],

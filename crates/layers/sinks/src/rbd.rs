@@ -28,7 +28,9 @@
 //! The sink deliberately makes no image, no snapshot and no clone: `rbd` does that, and a snapshot of the image in
 //! Ceph has what layers above have written to it by then.
 
-use lamina_block::{Build, Config, Error, Made, OpenRbd, Outside, Over, Pending, Result, Traits, Verb};
+use lamina_block::{
+    Build, Config, Error, Growth, Made, OpenRbd, Outside, Over, Pending, Result, Traits, Verb,
+};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -60,6 +62,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "an image of a Ceph cluster";
     const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
     const TRAITS: Traits = Traits {
+        growth: Growth::Outside("resize"),
         elsewhere: &["ceph", "rados", "librbd"],
         outside: &[Outside::server("image"), Outside::local("conf")],
         verbs: &[Verb::new("resize", "takes over the present size")],

@@ -50,8 +50,8 @@ use crate::wire::{cmd, cmd_flag};
 use flight::{Command, Reply};
 use handshake::Purpose;
 use lamina_block::{
-    Build, Config, Durability, Env, Error, Extent, ExtentState, FarEnd, Geometry, Interval, Io, Kind, Layer,
-    Made, Manage, Op, Outside, Passthrough, Pending, Result, Step, Traits, Verb, Zero,
+    Build, Config, Durability, Env, Error, Extent, ExtentState, FarEnd, Geometry, Growth, Interval, Io, Kind,
+    Layer, Made, Manage, Op, Outside, Passthrough, Pending, Result, Step, Traits, Verb, Zero,
 };
 use lamina_tls::ClientTls;
 use ledger::Ledger;
@@ -147,6 +147,7 @@ impl Config for Keys {
             Outside::local("tls.certificate"),
             Outside::local("tls.key"),
         ],
+        growth: Growth::Outside("refresh"),
         verbs: &[Verb::new("refresh", "asks the server for the size, and takes it over")],
         ..Traits::NONE
     };

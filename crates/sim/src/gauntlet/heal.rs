@@ -2,14 +2,15 @@
 //! would: a layer above that asks for another copy has to get it, through whatever is between.
 //!
 //! Each try reads a block, records the disk reads for it, lets just these blocks rot, and reads again. The device may
-//! have other copies itself, or heal by itself; otherwise [`lamina_block::Layer::heal`] has to reach the disk.
+//! have other copies itself, or heal by itself; otherwise [`lamina_block::Layer::heal`] has to reach the disk. A
+//! block that is read in one place is also to be located there, by [`lamina_block::Layer::places`].
 
 use super::load::Style;
 use super::scene::Scene;
 use super::subject::Subject;
 use crate::env::SimEnv;
 use fastrand::Rng;
-use lamina_block::{Buf, ErrorKind, Healed, Io, Node, Op};
+use lamina_block::{Buf, ErrorKind, Healed, Io, Located, Node, Op};
 use std::cell::RefCell;
 use std::future::Future;
 use std::ops::Range;
@@ -49,6 +50,9 @@ async fn trial(env: Rc<SimEnv>, top: Rc<Node>, at: Range<u64>, fails: bool) -> R
     let written = written?;
     // Data in several places heals in several pieces, each by its own request.
     let [(disk, place)] = &asked[..] else { return Ok(()) };
+    if !is_located(top.locate(at.start).await, disk, place) && seen(&env, read(&top, &at)).await.1 == asked {
+        return Err(format!("{at:?} was read at {place:?} of {disk}, and is not located there"));
+    }
     let disk = env.disk(disk).ok_or("a request to a disk that is not there")?;
     disk.rot(place);
     if read(&top, &at).await.as_ref() != Ok(&written) {
@@ -76,6 +80,15 @@ async fn trial(env: Rc<SimEnv>, top: Rc<Node>, at: Range<u64>, fails: bool) -> R
     }
     disk.stop_rot();
     Ok(())
+}
+
+/// Whether a byte has a place in `at` of a disk.
+fn is_located(byte: Located, disk: &str, at: &Range<u64>) -> bool {
+    match byte.below {
+        Ok(below) if below.is_empty() => byte.node.name() == disk && at.contains(&byte.at),
+        Ok(below) => below.into_iter().any(|byte| is_located(byte, disk, at)),
+        Err(_) => false,
+    }
 }
 
 /// A read of a disk, and where.

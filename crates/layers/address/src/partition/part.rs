@@ -2,7 +2,7 @@
 
 use lamina_block::{
     Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Passthrough, Pending,
-    Request, Result, Step,
+    Place, Request, Result, Step,
 };
 use lamina_kit::fan_out;
 use serde_json::{Value, json};
@@ -244,6 +244,12 @@ impl Layer for View {
             }
             Ok(merged)
         })
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        let parts = self.parts(at..at + 1);
+        let places = parts.iter().map(|(_, there)| Place::data(&self.child, *there)).collect();
+        Box::pin(async { Ok(places) })
     }
 
     /// For bytes that lie in one piece.

@@ -32,7 +32,7 @@ use kept::{State, Target};
 use lamina_block::{
     Begin, Build, Bytes, Children, Class, Command, Consent, Effect, Env, Error, ErrorKind, Extent,
     ExtentState, Finding, Geometry, Healed, Io, Job, Judge, Keep, Layer, Manage, Node, Passthrough, Pending,
-    Result, Signal, Step,
+    Place, Result, Signal, Step,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -335,6 +335,16 @@ impl<S: Shape> Layer for Spread<S> {
                 Box::pin(async move { Ok(vec![all]) })
             }
         }
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        let span = match self.moving() {
+            Some(moving) => moving.span(at),
+            None => frozen(&self.state.borrow(), &self.children).span(at),
+        };
+        let Location { child, there } = span.location(at);
+        let place = Place::data(&self.children[child], there);
+        Box::pin(async { Ok(vec![place]) })
     }
 
     /// For bytes that lie on one child.

@@ -408,7 +408,7 @@ impl Move {
     }
 
     /// The run that byte `at` lies in now.
-    fn span(&self, at: u64) -> Span {
+    pub(super) fn span(&self, at: u64) -> Span {
         let position = self.position.get();
         let is_moved = if self.up { at < position } else { at >= position };
         let mut span = if is_moved { self.to.span(at) } else { self.from.span(at) };

@@ -6,7 +6,7 @@ use crate::flash::SLOT;
 use futures_util::future::select;
 use lamina_block::{
     Command, Config, Consent, Effect, Error, Extent, Geometry, Healed, Io, Job, Judge, Layer, Manage, Node,
-    Op, Passthrough, Pending, Step,
+    Op, Passthrough, Pending, Place, Step,
 };
 use lamina_cluster::reservation::LAST;
 use lamina_kit::command::{args, unknown};
@@ -62,6 +62,12 @@ impl Layer for Accelerate {
             }
             self.extents_of(at).await
         })
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        let mut places = self.cache.places(&self.volume, at);
+        places.push(Place::data(&self.store, at));
+        Box::pin(async { Ok(places) })
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

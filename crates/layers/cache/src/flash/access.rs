@@ -8,7 +8,7 @@ use super::log::How;
 use super::segments::SMALL;
 use super::state::Pin;
 use super::volume::{Record, Volume};
-use lamina_block::{Buf, Durability, Healed, Io, Judge, Result};
+use lamina_block::{Buf, Durability, Healed, Io, Judge, Place, Result, Role};
 use lamina_kit::flaw::flawed;
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -17,6 +17,8 @@ use std::rc::Rc;
 /// So large a part of its share is much that is dirty, as a divisor: it can neither go nor be compacted, and
 /// what is clean would have to make all the space.
 const MUCH: u64 = 8;
+/// Bytes of a sector: a block has or lacks each of its sectors.
+const SECTOR: u64 = 512;
 
 /// Blocks side by side that are on the flash side by side, or are all not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +108,17 @@ impl Cache {
             runs.push(Run { blocks: block..block + 1, slot, absent });
         }
         runs
+    }
+
+    /// The place of byte `at` of a volume, if it is there.
+    pub fn places(&self, volume: &Volume, at: u64) -> Vec<Place> {
+        let (block, within) = (at / SLOT as u64, at % SLOT as u64);
+        let index = self.index.borrow();
+        let has = |slot: &u32| index.word(*slot).absent() >> (within / SECTOR) & 1 == 0;
+        let slot = index.find(volume.number, block).filter(has);
+        let address = |slot: u32| u64::from(slot) * SLOT as u64 + within;
+        let place = |slot| Place { child: Rc::clone(&self.child), at: address(slot), role: Role::Cached };
+        slot.map(place).into_iter().collect()
     }
 
     /// Keeps the segments of `dirty` from being used again.

@@ -41,8 +41,8 @@ mod places;
 use format::{AREA, ENTRY, Entry, Head, PAGE, Record, Super, checksum, table_len};
 use lamina_block::{
     Begin, Buf, Build, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Fate, Geometry,
-    Healed, Io, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Signal, Signature,
-    Step, Traits, all,
+    Healed, Io, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Place, Result, Signal,
+    Signature, Step, Traits, all,
 };
 use lamina_kit::flaw::flawed;
 use lamina_kit::single_flight::SingleFlight;
@@ -469,6 +469,17 @@ impl Layer for Flushed {
             }
             Ok(runs)
         })
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        let block = u64::from(self.0.geometry().block);
+        let first = at / block * block;
+        let place = self.0.parts(&(first..first + block)).into_iter().find_map(|(_, place)| place);
+        let place = match place {
+            Some(place) => Place::data(&self.0.log, place + (at - first)),
+            None => Place::data(&self.0.store, at),
+        };
+        Box::pin(async { Ok(vec![place]) })
     }
 
     /// Of what is in one piece on the log or on the store.

@@ -63,8 +63,8 @@ mod zones;
 
 use format::SLOT;
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Geometry, Healed, Io, Job, Judge, Layer,
-    Made, Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits, Verb,
+    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Geometry, Growth, Healed, Io, Job, Judge,
+    Layer, Made, Manage, Node, Op, Passthrough, Pending, Place, Result, Signature, Step, Traits, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -106,6 +106,7 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
         keeps: true,
+        growth: Growth::Never("its log has the size that it was made with: copy the data to a new device"),
         elsewhere: &["log-structured", "lsvd"],
         signature: Some(Signature {
             name: "Lamina log of sequentialize",
@@ -201,6 +202,11 @@ impl Layer for Sequentialize {
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.log.extents(at).await })
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        let places = self.log.located(at);
+        Box::pin(async { Ok(places) })
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

@@ -8,7 +8,9 @@ use super::classes::life_after;
 use super::format::{SLOT, What};
 use super::log::{Log, Pin};
 use crate::ticket::Ticket;
-use lamina_block::{Buf, Durability, Extent, ExtentState, Healed, Io, Judge, Request, Result, Zero, all};
+use lamina_block::{
+    Buf, Durability, Extent, ExtentState, Healed, Io, Judge, Place, Request, Result, Zero, all,
+};
 use lamina_kit::range_locks::RangeLock;
 use std::ops::Range;
 use std::rc::Rc;
@@ -258,6 +260,16 @@ impl Log {
             }
         }
         Ok(extents)
+    }
+
+    /// The place of byte `at`.
+    pub fn located(&self, at: u64) -> Vec<Place> {
+        let run = self.runs(&(at..at + 1)).into_iter().next();
+        let place = match run.and_then(|run| run.place) {
+            Some(place) => Some(self.shape.place(0) + place),
+            None => self.shape.is_home.then_some(at),
+        };
+        place.map(|there| Place::data(&self.child, there)).into_iter().collect()
     }
 
     /// Another copy of bytes that are in one piece on the device. Their segment is pinned, and no slot of data is

@@ -51,8 +51,8 @@ mod queries;
 use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Interval,
-    Io, Job, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Growth,
+    Interval, Io, Job, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -128,6 +128,7 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
         keeps: true,
+        growth: Growth::Never(sums::NO_ROOM),
         metadata: true,
         store: true,
         verbs: &[

@@ -67,7 +67,8 @@ use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Figure, Finding, Geometry,
-    Interval, Io, Job, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Traits, Unit, Verb,
+    Growth, Interval, Io, Job, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Traits,
+    Unit, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -130,6 +131,7 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
         keeps: true,
+        growth: Growth::Never(sums::NO_ROOM),
         metadata: true,
         store: true,
         elsewhere: &["checksum", "checksums", "dm-integrity", "dif"],

@@ -47,6 +47,9 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 use table::Table;
 
+/// Why a device with sums never becomes larger, and what helps.
+pub const NO_ROOM: &str = "its table of digests has no room for more: larger disks take the place of its disks, one after the other";
+
 /// Damaged blocks that are remembered.
 const PLACES: usize = 16;
 

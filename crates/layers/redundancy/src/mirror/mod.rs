@@ -65,8 +65,9 @@ pub(crate) mod tests;
 
 use crate::legs::{self, Legs, Needs, Part, Parts, Role, VERBS, needs_quiesce, refusal};
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed, Interval, Io,
-    Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Zero,
+    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Growth, Healed,
+    Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Place, Result, Step,
+    Traits, Zero,
 };
 use lamina_kit::consent::unless_replaced;
 use lamina_kit::fan_out;
@@ -103,6 +104,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "the same bytes on several devices (RAID 1)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=16;
     const TRAITS: Traits = Traits {
+        growth: Growth::EachThen("grow"),
         renamed: &[("patience", "leg-timeout")],
         keeps: true,
         verbs: VERBS,
@@ -287,6 +289,13 @@ impl Layer for Mirror {
                 None => Err(Error::offline("no leg that has these bytes is there").at(at)),
             }
         })
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        let block = u64::from(self.legs.block());
+        let around = at / block * block..(at / block + 1) * block;
+        let places = self.readable(&around, &[]).map(|leg| Place::data(self.node(leg), at)).collect();
+        Box::pin(async { Ok(places) })
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

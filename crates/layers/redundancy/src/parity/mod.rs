@@ -83,8 +83,8 @@ use crate::legs::{self, Legs, Needs, Parts, VERBS, needs_quiesce, refusal};
 use gather::Queues;
 use lamina_block::{
     Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Consent, Effect, Error, ErrorKind, Finding,
-    Geometry, Healed, Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending,
-    Result, Step, Traits, Verb, Zero,
+    Geometry, Growth, Healed, Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough,
+    Pending, Place, Result, Role, Step, Traits, Verb, Zero,
 };
 use lamina_kit::command::args;
 use lamina_kit::consent::unless_replaced;
@@ -234,6 +234,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "devices side by side, one or two of which may be lost (RAID 5, RAID 6)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 3..=COLUMNS_MAX + 16;
     const TRAITS: Traits = Traits {
+        growth: Growth::EachThen("grow"),
         renamed: &[("patience", "leg-timeout")],
         keeps: true,
         verbs: ALL_VERBS,
@@ -480,6 +481,23 @@ impl Layer for Parity {
 
     fn passthrough(&self) -> Passthrough {
         Passthrough::None
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        let Layout { unit, .. } = self.layout;
+        let (stripe, within) = (at / self.layout.width(), at % self.layout.width());
+        let there = stripe * unit + within % unit;
+        let parity = self.layout.data()..self.layout.columns;
+        let cells = [((within / unit) as usize, Role::Data)];
+        let cells = cells.into_iter().chain(parity.map(|cell| (cell, Role::Parity)));
+        let block = u64::from(self.legs.block());
+        let around = there / block * block..(there / block + 1) * block;
+        let place = |(cell, role)| {
+            let leg = self.holder(self.layout.column(stripe, cell), &around, &[])?;
+            Some(Place { child: Rc::clone(self.node(leg)), at: there, role })
+        };
+        let places = cells.filter_map(place).collect();
+        Box::pin(async { Ok(places) })
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

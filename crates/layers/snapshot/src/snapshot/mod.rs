@@ -98,8 +98,9 @@ use self::core::Core;
 pub use self::keys::Keys;
 use self::read::{Version, Whole};
 use lamina_block::{
-    Build, Command, Config, Consent, Durability, Effect, Error, Extent, Figure, Finding, Geometry, Healed,
-    Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Unit,
+    Build, Command, Config, Consent, Durability, Effect, Error, Extent, Figure, Finding, Geometry, Growth,
+    Healed, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Place, Result, Step,
+    Traits, Unit,
 };
 use lamina_kit::consent::unless_replaced;
 use serde_json::{Value, json};
@@ -112,6 +113,7 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
         keeps: true,
+        growth: Growth::Thin("grow"),
         views: true,
         metadata: true,
         store: true,
@@ -224,6 +226,10 @@ impl Layer for Volume {
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         let core = Rc::clone(&self.0);
         Box::pin(async move { core.runs(Version::Now, at).await })
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        Box::pin(Rc::clone(&self.0).places(Version::Now, at))
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

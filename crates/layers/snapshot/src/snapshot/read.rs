@@ -3,7 +3,7 @@
 
 use super::core::Core;
 use super::state::{PhysicalExtent, State};
-use lamina_block::{Extent, ExtentState, Healed, Io, Judge, Op, Request, Result, Step, all};
+use lamina_block::{Extent, ExtentState, Healed, Io, Judge, Op, Place, Request, Result, Step, all};
 use lamina_kit::fan_out::Runs;
 use lamina_metadata::extents::{FANOUT, Root};
 use std::ops::Range;
@@ -101,6 +101,17 @@ impl Core {
             }
             Err(e) => e.into(),
         }
+    }
+
+    /// The place of byte `at` of a version.
+    pub async fn places(self: Rc<Self>, version: Version, at: u64) -> Result<Vec<Place>> {
+        let extent = at >> self.shift();
+        self.get(|| self.root_of(version), extent).await?;
+        let state = self.state();
+        let physical = self.physical(&state, version, extent).transpose()?.flatten();
+        let within = at & (state.versions.head().extent() - 1);
+        let address = |physical: PhysicalExtent| state.versions.address(physical.number) + within;
+        Ok(physical.map(|physical| Place::data(&self.child, address(physical))).into_iter().collect())
     }
 
     /// Another copy of `at` of a version, from below: of a part in one piece there.

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::read::Version;
 use lamina_block::{
     Consent, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Op,
-    Passthrough, Pending, Step,
+    Passthrough, Pending, Place, Step,
 };
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -68,6 +68,10 @@ impl Layer for View {
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         let (core, version) = (Rc::clone(&self.core), self.version);
         Box::pin(async move { core.runs(version, at).await })
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        Box::pin(Rc::clone(&self.core).places(self.version, at))
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

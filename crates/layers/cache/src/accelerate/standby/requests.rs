@@ -7,7 +7,7 @@ use crate::flash::SLOT;
 use futures_util::future::select;
 use lamina_block::{
     Cause, Command, Consent, Effect, Error, Extent, Geometry, Healed, Io, Job, Judge, Layer, Manage, Node,
-    Op, Passthrough, Pending, Result, Step, wait,
+    Op, Passthrough, Pending, Place, Result, Step, wait,
 };
 use lamina_cluster::reservation::LAST;
 use lamina_cluster::vault::{Mode, Record};
@@ -111,6 +111,13 @@ impl Layer for Standby {
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.safe_primary().await?.extents(at).await })
+    }
+
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        Box::pin(async move {
+            let primary = self.safe_primary().await?;
+            Ok(vec![Place::data(&primary, at)])
+        })
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
