@@ -196,6 +196,21 @@ class Restore(guides.GuideCase):
         self.section("What else a backup needs")
 
 
+class IncrementalBackup(guides.GuideCase):
+    page = "incremental-backup"
+
+    def go(self):
+        self.disk("sdb", 64)
+        self.image("/srv/disk.raw", 8)
+        self.section("The hierarchy")
+        self.section("The first backup is whole")
+        self.section("The next backup has the changes alone")
+        # A little more than the dirty ranges: qcow2 has clusters of 64 KiB.
+        self.assertLess(self.rig.path("srv/tuesday.qcow2").stat().st_blocks * 512, MIB)
+        run("qemu-io", "-f", "raw", "-c", "write -P 9 0 8M", "-c", "flush", self.uri())
+        self.section("Back from it")
+
+
 class FromLvm(guides.GuideCase):
     page = "from-lvm"
 

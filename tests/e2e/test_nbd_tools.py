@@ -3,10 +3,12 @@
 import hashlib
 import json
 import os
+import random
 
 import nbd
 
 from common import MIB, RigCase, limit, memory, striped
+from hierarchies import HierarchyCase, exported, member
 from rig import Lamina, run
 
 
@@ -59,6 +61,86 @@ description = "the same, for reading"
         done = run("nbdinfo", lamina.uri("nosuch"), check=False)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("nosuch", done.stderr)
+
+
+class DirtyBitmap(HierarchyCase):
+    """Changes since a snapshot."""
+
+    def setUp(self):
+        super().setUp()
+        vm1 = {"type": "snapshot", "over": "disk", "size": "128MiB"}
+        self.create({"disk": member("disk", "256MiB"), "vm1": vm1}, exported())
+        self.uri = self.daemon.uri("vm1")
+        self.h = self.connect()
+
+    def connect(self, *contexts):
+        handle = nbd.NBD()
+        for context in contexts:
+            handle.add_meta_context(context)
+        handle.connect_uri(self.uri)
+        return handle
+
+    def snapshot(self, name):
+        self.daemon.ctl("vm1", "snapshot", f"name={name}")
+
+    def dirty(self, since):
+        """The ranges that `nbdinfo` prints as dirty."""
+        runs = json.loads(run("nbdinfo", "--json", f"--map=qemu:dirty-bitmap:{since}", self.uri).stdout)
+        self.assertEqual(sum(e["length"] for e in runs), 128 * MIB)
+        return [(e["offset"], e["length"]) for e in runs if e["description"] == "dirty"]
+
+    def test_nbdinfo_and_qemu_print_what_was_written(self):
+        self.h.pwrite(b"x" * MIB, 0)
+        self.snapshot("monday")
+        self.assertEqual(self.dirty("monday"), [])
+        self.h.pwrite(b"y" * 512, 16 * MIB + 512)
+        self.h.zero(MIB, 0)
+        self.snapshot("tuesday")
+        self.h.pwrite(b"z" * 65536, 32 * MIB)
+        first = [(0, MIB), (16 * MIB, 32768)]
+        self.assertEqual(self.dirty("monday"), [*first, (32 * MIB, 65536)])
+        self.assertEqual(self.dirty("tuesday"), [(32 * MIB, 65536)])
+        names = info(self.uri, "--list")["exports"][0]["contexts"]
+        self.assertEqual(names.count("qemu:dirty-bitmap:monday") + names.count("qemu:dirty-bitmap:tuesday"), 2)
+        bitmap = f"driver=nbd,export=vm1,path={self.rig.path('nbd.sock')},x-dirty-bitmap=qemu:dirty-bitmap:tuesday"
+        runs = json.loads(run("qemu-img", "map", "--output=json", "--image-opts", bitmap).stdout)
+        self.assertEqual([(e["start"], e["length"]) for e in runs if not e["data"]], [(32 * MIB, 65536)])
+
+    def test_a_copy_of_what_is_dirty_makes_the_old_copy_the_new_one(self):
+        chance = random.Random(5)
+        for _ in range(60):
+            self.h.pwrite(chance.randbytes(chance.randrange(1, 40) * 512), chance.randrange(127 * 2048) * 512)
+        self.snapshot("monday")
+        run("nbdcopy", self.uri, self.rig.path("backup"))
+        for _ in range(40):
+            at = chance.randrange(127 * 2048) * 512
+            chance.choice((
+                lambda: self.h.pwrite(chance.randbytes(chance.randrange(1, 40) * 512), at),
+                lambda: self.h.zero(chance.randrange(1, 200) * 512, at),
+                lambda: self.h.trim(chance.randrange(1, 200) * 512, at),
+            ))()
+        runs = self.dirty("monday")
+        self.assertLess(sum(length for _, length in runs), 40 * (100 << 10) + 40 * 65536)
+        with open(self.rig.path("backup"), "r+b") as backup:
+            for offset, length in runs:
+                backup.seek(offset)
+                backup.write(self.h.pread(length, offset))
+        run("nbdcopy", self.uri, self.rig.path("whole"))
+        run("cmp", self.rig.path("backup"), self.rig.path("whole"))
+
+    def test_a_deleted_snapshot_fails_the_question_and_not_the_connection(self):
+        self.snapshot("monday")
+        h = self.connect("qemu:dirty-bitmap:monday", nbd.CONTEXT_BASE_ALLOCATION)
+        seen = []
+        h.block_status(MIB, 0, lambda context, *_: seen.append(context))
+        self.assertEqual(sorted(seen), [nbd.CONTEXT_BASE_ALLOCATION, "qemu:dirty-bitmap:monday"])
+        self.daemon.ctl("vm1", "delete", "name=monday")
+        with self.assertRaises(nbd.Error) as refused:
+            h.block_status(MIB, 0, lambda *_: 0)
+        self.assertEqual(refused.exception.errno, "EINVAL")
+        self.assertEqual(h.pread(512, 0), bytes(512))
+        # A context that is not there is not agreed on.
+        self.assertFalse(self.connect("qemu:dirty-bitmap:monday").can_meta_context("qemu:dirty-bitmap:monday"))
 
 
 class Nbdcopy(RigCase):

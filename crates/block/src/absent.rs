@@ -7,7 +7,8 @@
 //! The device is read-only so that it is never flushed: no write can have gone to it.
 
 use crate::{
-    Command, Error, ErrorKind, Extent, Finding, Geometry, Io, Layer, Made, Manage, Passthrough, Pending, Step,
+    Command, Difference, Error, ErrorKind, Extent, Finding, Geometry, Io, Layer, Made, Manage, Passthrough,
+    Pending, Step,
 };
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -57,6 +58,10 @@ impl Layer for Absent {
     }
 
     fn extents(self: Rc<Self>, _at: Range<u64>) -> Pending<Vec<Extent>> {
+        self.fail()
+    }
+
+    fn changed(self: Rc<Self>, _since: String, _at: Range<u64>) -> Pending<Vec<Difference>> {
         self.fail()
     }
 }

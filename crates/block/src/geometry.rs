@@ -94,3 +94,23 @@ impl Extent {
         }
     }
 }
+
+/// A run of bytes that has perhaps changed since a snapshot, or has not. The place is given by the runs before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Length in bytes, not zero.
+    pub len: u64,
+    /// Bytes of the run may differ from those of the snapshot.
+    pub changed: bool,
+}
+
+impl Difference {
+    /// Appends a run to `list`, merged with the last one when both have changed, or neither has.
+    pub fn push(list: &mut Vec<Difference>, len: u64, changed: bool) {
+        match list.last_mut() {
+            Some(last) if last.changed == changed => last.len += len,
+            _ if len > 0 => list.push(Difference { len, changed }),
+            _ => {}
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! of the graph are in [`Manage`].
 
 use crate::{
-    Deferred, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Place, Result, Zones,
+    Deferred, Difference, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Place, Result, Zones,
 };
 use std::future::Future;
 use std::ops::Range;
@@ -60,8 +60,9 @@ pub trait Layer: Manage {
     }
 
     /// Whether the bytes of this device are those of one device below, and where: questions about them
-    /// ([`Layer::extents`], [`Layer::places`], [`Layer::heal`]) are then that device's to answer. There is no default, because a layer
-    /// that forgets to hand them on switches off healing for every layer above, silently.
+    /// ([`Layer::extents`], [`Layer::changed`], [`Layer::places`], [`Layer::heal`]) are then that device's to answer. There
+    /// is no default, because a layer that forgets to hand them on switches off healing for every layer above, silently. A
+    /// layer that completes writes before the device below has them cannot hand them on.
     fn passthrough(&self) -> Passthrough;
 
     /// The allocation state of `at`. The runs cover `at` exactly.
@@ -73,6 +74,18 @@ pub trait Layer: Manage {
     /// Copies that are out of date are left out.
     fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
         self.passthrough().places(at)
+    }
+
+    /// The differences of `at` from the snapshot `since`, one of [`Layer::snapshots`]. The runs cover `at` exactly. A
+    /// run that counts as changed may be the same; a run that counts as the same is, as of when the question came.
+    /// `Unsupported` where no snapshot is of just these bytes, `Invalid` if there is none with this name.
+    fn changed(self: Rc<Self>, since: String, at: Range<u64>) -> Pending<Vec<Difference>> {
+        self.passthrough().changed(since, at)
+    }
+
+    /// The names of the snapshots of which [`Layer::changed`] knows, oldest first.
+    fn snapshots(&self) -> Vec<String> {
+        self.passthrough().snapshots()
     }
 
     /// A layer above has found that a read at `at` returns other data than was written. Returns a copy of `at` that

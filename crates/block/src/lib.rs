@@ -66,7 +66,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use figure::{Figure, Metric, Notice, Unit, is_null};
 pub use finding::{Class, Finding};
 pub use folder::Folder;
-pub use geometry::{Extent, ExtentState, Geometry};
+pub use geometry::{Difference, Extent, ExtentState, Geometry};
 pub use growth::Growth;
 pub use heal::{Healed, Judge};
 pub use io::{Durability, Io, Op, OpKind, Zero};

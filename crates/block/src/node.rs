@@ -15,8 +15,7 @@ use crate::emulate::{ZEROES_MAX, run, then_flush, writes_of_zeroes};
 use crate::users::Users;
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
-    Absent, Account, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry,
-    Healed, Io, Job, Judge, Layer, Op, OpKind, Place, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
+    Absent, Account, Command, Consent, Difference, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry, Healed, Io, Job, Judge, Layer, Op, OpKind, Place, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
 };
 use serde_json::Value;
 use std::any::Any;
@@ -355,6 +354,18 @@ impl Node {
         let _busy = self.enter(&(at..at.saturating_add(1))).await?;
         let layer = self.layer();
         layer.places(at).await.map_err(|e| e.on(&self.name))
+    }
+
+    /// The differences of `at` from a snapshot: see [`Layer::changed`].
+    pub async fn changed(self: &Rc<Self>, since: String, at: Range<u64>) -> Result<Vec<Difference>> {
+        let _busy = self.enter(&at).await?;
+        let layer = self.layer();
+        layer.changed(since, at).await.map_err(|e| e.on(&self.name))
+    }
+
+    /// The snapshots: see [`Layer::snapshots`].
+    pub fn snapshots(&self) -> Vec<String> {
+        self.layer().snapshots()
     }
 
     /// Asks the layer for other copies of `at`, which is not what was written: see [`Layer::heal`]. The query does not

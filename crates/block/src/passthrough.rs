@@ -1,6 +1,6 @@
 //! Whose bytes a device shows: the answer to questions about bytes that are neither read nor written.
 
-use crate::{Extent, ExtentState, Healed, Judge, Node, Pending, Place};
+use crate::{Difference, Error, Extent, ExtentState, Healed, Judge, Node, Pending, Place};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ pub enum Passthrough {
         /// Bytes from an address here to that below.
         shift: u64,
     },
-    /// They are not: all is data, and there is one copy, unless the layer says something else itself.
+    /// They are not: all is data, there is one copy and no snapshot, unless the layer says something else itself.
     None,
 }
 
@@ -45,6 +45,29 @@ impl Passthrough {
             Passthrough::None => Vec::new(),
         };
         Box::pin(async { Ok(places) })
+    }
+
+    /// The differences of `at` from a snapshot: see [`crate::Layer::changed`].
+    pub fn changed(self, since: String, at: Range<u64>) -> Pending<Vec<Difference>> {
+        Box::pin(async move {
+            match self {
+                Passthrough::To { child, shift } => {
+                    child.changed(since, at.start + shift..at.end + shift).await
+                }
+                Passthrough::None => {
+                    let message = "the device has no snapshots, and no record of changes since one";
+                    Err(Error::unsupported(message).at(at))
+                }
+            }
+        })
+    }
+
+    /// The snapshots: see [`crate::Layer::snapshots`].
+    pub fn snapshots(self) -> Vec<String> {
+        match self {
+            Passthrough::To { child, .. } => child.snapshots(),
+            Passthrough::None => Vec::new(),
+        }
     }
 
     /// Another copy of `at`: see [`crate::Layer::heal`].

@@ -1,14 +1,15 @@
 //! The work of a node around its layer: admission, gates, emulation, errors, statistics.
 
 use lamina_block::{
-    Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer,
-    Manage, Passthrough,
+    Absent, Buf, Command, Difference, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io,
+    Layer, Manage, Passthrough,
 };
 use lamina_block::{Node, Op, OpKind, Pending, Request, Result, Signal, Step, Time, Watch, Zero};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -74,6 +75,15 @@ impl Layer for Desk {
 
     fn passthrough(&self) -> Passthrough {
         Passthrough::None
+    }
+
+    fn changed(self: Rc<Self>, since: String, at: Range<u64>) -> Pending<Vec<Difference>> {
+        self.seen.borrow_mut().push(format!("changed since {since} {at:?}"));
+        Box::pin(async move { Ok(vec![Difference { len: at.end - at.start, changed: true }]) })
+    }
+
+    fn snapshots(&self) -> Vec<String> {
+        vec!["monday".into()]
     }
 
     fn close(self: Rc<Self>) -> Pending {
@@ -660,6 +670,33 @@ fn extents_are_checked_and_wait_for_a_hold() {
         drop(held);
         assert!(waiting.ended().await.is_ok());
         assert_eq!(node.stats().in_flight(), 0);
+    });
+}
+
+#[test]
+fn a_question_about_a_snapshot_goes_down_to_the_device_that_has_it() {
+    with_desk(native(), |env, desk, bottom| async move {
+        let top = node(&env, "top", Rc::new(Shift { child: Rc::clone(&bottom), offset: 4096 }));
+        assert_eq!(top.snapshots(), ["monday"]);
+        let runs = top.changed("monday".into(), 512..1024).await;
+        assert_eq!(runs, Ok(vec![Difference { len: 512, changed: true }]));
+        assert_eq!(desk.seen(), ["changed since monday 4608..5120"]);
+        let e = top.changed("monday".into(), 0..SIZE).await.unwrap_err();
+        assert_eq!((e.kind(), e.device()), (ErrorKind::Invalid, Some("top")));
+        let held = bottom.quiesce().await;
+        let waiting = env.start(async move { top.changed("monday".into(), 0..512).await });
+        settle(&env).await;
+        assert_eq!(desk.seen(), Vec::<String>::new());
+        drop(held);
+        assert!(waiting.ended().await.is_ok());
+        let disk = env.put_disk("disk", Image::blank(DiskOptions::new(SIZE)));
+        let without = node(&env, "without", disk);
+        assert_eq!(without.snapshots(), Vec::<String>::new());
+        let e = without.changed("monday".into(), 0..512).await.unwrap_err();
+        assert_eq!((e.kind(), e.device()), (ErrorKind::Unsupported, Some("without")));
+        let absent = Node::absent("leg", Rc::clone(&env) as Rc<dyn Env>, Error::media("it is not there"));
+        let e = absent.changed("monday".into(), 0..512).await.unwrap_err();
+        assert_eq!((e.kind(), absent.snapshots()), (ErrorKind::Offline, Vec::new()));
     });
 }
 

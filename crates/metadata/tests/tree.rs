@@ -7,7 +7,7 @@ use fastrand::Rng;
 use lamina_metadata::extents::{Draft, Entry, FANOUT, Pxb, Root, Tree, levels_for, pages_for};
 use lamina_metadata::{Change, Format, Level, Options, Region, Store};
 use lamina_sim::{DiskOptions, Image, Simulation};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 type Model = BTreeMap<u64, Entry>;
@@ -72,10 +72,37 @@ fn versions_stay_as_they_are() {
             drop(draft);
             assert_eq!(in_use.free_extents(), free);
         }
-        for (root, model) in kept.iter().chain([&(root, model)]) {
+        let last = (root, model);
+        for (root, model) in kept.iter().chain([&last]) {
             check(&tree, *root, model, &mut rng).await;
             let first = *model.first_key_value().unwrap().0;
             assert_eq!(tree.next(*root, 0, EXTENTS).await.unwrap() / FANOUT, first / FANOUT);
+        }
+        // No difference between two versions is stepped over, and what they share is.
+        let versions: Vec<&(Root, Model)> = kept.iter().chain([&last]).collect();
+        for (i, (one, model)) in versions.iter().enumerate() {
+            for (other, others) in &versions[..i] {
+                let (mut unshared, mut from) = (BTreeSet::new(), 0);
+                loop {
+                    from = tree.next_unshared([*one, *other], from, EXTENTS).await.unwrap();
+                    if from >= EXTENTS {
+                        break;
+                    }
+                    unshared.insert(from / FANOUT);
+                    from = (from / FANOUT + 1) * FANOUT;
+                }
+                let entry = |of: &Model, index| of.get(index).copied().unwrap_or_default();
+                for index in model.keys().chain(others.keys()) {
+                    let differs = entry(model, index) != entry(others, index);
+                    assert!(!differs || unshared.contains(&(index / FANOUT)), "extent {index}");
+                }
+                for leaf in unshared {
+                    let pages = [one, other].map(|root| tree.page_at(*root, leaf * FANOUT, 0));
+                    let [one, other] = pages;
+                    assert_ne!(one.await.unwrap(), other.await.unwrap(), "leaf {leaf}");
+                }
+            }
+            assert_eq!(tree.next_unshared([*one, *one], 0, EXTENTS).await.unwrap(), EXTENTS);
         }
         store.change(Change::new()).await.unwrap();
     };

@@ -291,6 +291,28 @@ impl Tree {
         Ok(to)
     }
 
+    /// The first extent in `from..to` whose leaf two versions do not share, or `to`: steps over shared pages, and over
+    /// what is absent in both.
+    pub async fn next_unshared(&self, versions: [Root; 2], from: u64, to: u64) -> Result<u64> {
+        let mut index = from;
+        while index < to {
+            // Pages of the same level that have an entry for the extent. A shorter tree has nothing at higher levels.
+            let reach = versions.iter().filter(|root| index < root.capacity());
+            let Some(levels) = reach.map(|root| root.levels).min() else { return Ok(to) };
+            let mut shared = None;
+            for level in (0..levels).rev() {
+                let [one, other] = versions;
+                if self.page_at(one, index, level).await? == self.page_at(other, index, level).await? {
+                    shared = Some(capacity(level + 1));
+                    break;
+                }
+            }
+            let Some(span) = shared else { return Ok(index) };
+            index = (index / span + 1).saturating_mul(span);
+        }
+        Ok(to)
+    }
+
     /// All entries of a page.
     pub async fn page(&self, page: u64) -> Result<Vec<Entry>> {
         self.entries(page).await?.into_iter().collect()

@@ -8,6 +8,7 @@
 //! Invariants: at most [`OPTION_MAX`] bytes of an option are ever needed at once, longer ones are skipped and refused;
 //! a reply is made only for a whole option; where TLS is required, a client learns nothing about exports before it.
 
+use super::bitmap;
 use super::option::{context, error, info_reply, info_request, meta_request, reply};
 use crate::context::{self as own, QUESTION_MAX};
 use crate::wire::{self, InfoBlockSize, InfoExport, OptionHeader, Session, handshake, info, opt, rep};
@@ -42,6 +43,8 @@ pub trait Exports {
     fn list(&self) -> Vec<Facts>;
     /// The one with this name.
     fn find(&self, name: &str) -> Option<Facts>;
+    /// The snapshots that the one with this name can be compared with.
+    fn snapshots(&self, name: &str) -> Vec<String>;
 }
 
 /// Whether a connection is encrypted.
@@ -66,6 +69,8 @@ pub struct Agreed {
     pub structured: bool,
     /// `base:allocation` can be asked for; its number is [`CONTEXT_ID`].
     pub block_status: bool,
+    /// Changes since this snapshot can be asked for; their number is [`BITMAP_ID`].
+    pub changed_since: Option<String>,
     /// The connection belongs to this session.
     pub session: Option<Session>,
     /// The connection is registered with this key.
@@ -79,6 +84,8 @@ pub const CONTEXT_ID: u32 = 1;
 /// The numbers of the contexts of a session and of a key, of which there is nothing to ask.
 const SESSION_ID: u32 = 2;
 const KEY_ID: u32 = 3;
+/// The number of the context of a dirty bitmap.
+pub const BITMAP_ID: u32 = 4;
 
 /// The next step after a message of the client. If the export cannot be used, send the result of [`Next::refuse`]
 /// instead of the answer, and close.
@@ -147,6 +154,7 @@ pub struct Handshake {
 struct Contexts {
     export: String,
     block_status: bool,
+    changed_since: Option<String>,
     session: Option<Session>,
     key: Option<ReservationKey>,
 }
@@ -342,6 +350,13 @@ impl Handshake {
         if named || !set && (queries.is_empty() || queries.contains(&&b"base:"[..])) {
             context(out, option, if set { CONTEXT_ID } else { 0 }, wire::BASE_ALLOCATION.as_bytes());
         }
+        let snapshots = exports.snapshots(&facts.name);
+        let changed_since = bitmap::chosen(&queries, &snapshots).filter(|_| set);
+        let listed =
+            if set { changed_since.into_iter().collect() } else { bitmap::listed(&queries, &snapshots) };
+        for snapshot in listed {
+            context(out, option, if set { BITMAP_ID } else { 0 }, bitmap::name(snapshot).as_bytes());
+        }
         let session = queries.iter().find_map(|query| Session::parse(query)).filter(|_| set && self.sessions);
         if let Some(session) = session {
             context(out, option, SESSION_ID, session.name().as_bytes());
@@ -358,8 +373,8 @@ impl Handshake {
         }
         let key = queries.iter().find_map(|query| own::key(query)).filter(|_| set && facts.records);
         if set {
-            let export = facts.name.clone();
-            self.contexts = Some(Contexts { export, block_status: named, session, key: None });
+            let (export, changed_since) = (facts.name.clone(), changed_since.cloned());
+            self.contexts = Some(Contexts { export, block_status: named, changed_since, session, key: None });
         }
         if session.is_some() || key.is_some() {
             return Next::Identify(Identity { export: facts.name, session, key });
@@ -389,6 +404,7 @@ impl Handshake {
         Agreed {
             structured: self.structured,
             block_status: contexts.is_some_and(|contexts| contexts.block_status),
+            changed_since: contexts.and_then(|contexts| contexts.changed_since.clone()),
             session: contexts.and_then(|contexts| contexts.session),
             key: contexts.and_then(|contexts| contexts.key),
             oldest: false,
@@ -456,6 +472,9 @@ mod tests {
         }
         fn find(&self, name: &str) -> Option<Facts> {
             self.list().into_iter().find(|facts| facts.name == name)
+        }
+        fn snapshots(&self, name: &str) -> Vec<String> {
+            if name == "a" { vec!["monday".into(), "tuesday".into()] } else { Vec::new() }
         }
     }
 
@@ -537,6 +556,7 @@ mod tests {
             export: "a".into(),
             structured: true,
             block_status: true,
+            changed_since: None,
             session: None,
             key: None,
             oldest: false,
@@ -554,11 +574,32 @@ mod tests {
             export: "b".into(),
             structured: true,
             block_status: false,
+            changed_since: None,
             session: None,
             key: None,
             oldest: false,
         };
         assert_eq!(next, Next::Transmission(agreed));
+    }
+
+    #[test]
+    fn a_dirty_bitmap_is_since_one_snapshot_of_its_export() {
+        let mut handshake = begun(Tls::Unavailable);
+        ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
+        let queries = ["sunday", "tuesday", "monday"].map(bitmap::name);
+        let queries: Vec<&str> = queries.iter().map(String::as_str).chain(["qemu:"]).collect();
+        for (export, since) in [("a", Some("tuesday")), ("b", None)] {
+            let (_, replies) = ask(&mut handshake, opt::SET_META_CONTEXT, &contexts(export, &queries));
+            let mut expected = vec![(rep::ACK, Vec::new())];
+            if let Some(since) = since {
+                let context = [&[0, 0, 0, 4], bitmap::name(since).as_bytes()].concat();
+                expected.insert(0, (rep::META_CONTEXT, context));
+            }
+            assert_eq!(replies, expected);
+            let (next, _) = ask(&mut handshake, opt::GO, &named(export, &[0, 0]));
+            let Next::Transmission(agreed) = next else { panic!("{next:?}") };
+            assert_eq!((agreed.block_status, agreed.changed_since.as_deref()), (false, since));
+        }
     }
 
     #[test]
@@ -580,6 +621,7 @@ mod tests {
             export: "a".into(),
             structured: true,
             block_status: true,
+            changed_since: None,
             session: Some(Session(7)),
             key: None,
             oldest: false,
@@ -643,7 +685,15 @@ mod tests {
     fn a_list_of_contexts_names_all_kinds() {
         let mut handshake = begun(Tls::Unavailable);
         ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
-        for (queries, count) in [(&[][..], 2), (&["x-lamina:"], 1), (&["base:"], 1), (&["x-other:"], 0)] {
+        for (queries, count) in [
+            (&[][..], 4),
+            (&["x-lamina:"], 1),
+            (&["base:"], 1),
+            (&["qemu:"], 2),
+            (&["qemu:dirty-bitmap:", "base:"], 3),
+            (&["qemu:dirty-bitmap:monday"], 1),
+            (&["x-other:"], 0),
+        ] {
             let (next, replies) = ask(&mut handshake, opt::LIST_META_CONTEXT, &contexts("a", queries));
             assert_eq!((next, replies.len()), (Next::Answered, count + 1), "{queries:?}");
         }

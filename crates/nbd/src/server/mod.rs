@@ -11,6 +11,7 @@
 //! All connections to an export share one node, so a write of one is visible to all others, and a flush on one covers
 //! the completed writes of all: the server says CAN_MULTI_CONN.
 
+mod bitmap;
 mod fence;
 pub mod handshake;
 mod option;
@@ -451,6 +452,10 @@ impl Exports for Server {
         let exports = self.exports.borrow();
         let only = || exports.values().next().filter(|_| name.is_empty() && exports.len() == 1);
         exports.get(name).or_else(only).map(|export| export.facts())
+    }
+
+    fn snapshots(&self, name: &str) -> Vec<String> {
+        self.exports.borrow().get(name).map_or_else(Vec::new, |export| export.node.snapshots())
     }
 }
 

@@ -87,12 +87,19 @@ impl Outbox {
         self.push(&bytes, Buf::empty(), cost);
     }
 
-    /// A block status.
-    pub fn status(&mut self, cookie: u64, context: u32, runs: &[Descriptor], cost: usize) {
-        let runs = runs.as_bytes();
-        let mut bytes = done(chunk::BLOCK_STATUS, cookie, 4 + runs.len()).as_bytes().to_vec();
-        bytes.extend(context.to_be_bytes());
-        bytes.extend(runs);
+    /// A block status: a chunk for each context.
+    pub fn status(&mut self, cookie: u64, contexts: &[(u32, Vec<Descriptor>)], cost: usize) {
+        let mut bytes = Vec::new();
+        for (i, (context, runs)) in contexts.iter().enumerate() {
+            let runs = runs.as_bytes();
+            let mut header = done(chunk::BLOCK_STATUS, cookie, 4 + runs.len());
+            if i + 1 < contexts.len() {
+                header.flags = 0.into();
+            }
+            bytes.extend(header.as_bytes());
+            bytes.extend(context.to_be_bytes());
+            bytes.extend(runs);
+        }
         self.push(&bytes, Buf::empty(), cost);
     }
 

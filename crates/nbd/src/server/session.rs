@@ -18,7 +18,8 @@
 //! of the protocol. Connections made after a resize, and `INFO`, see the new size, and older connections may use it
 //! too. Also not: holes in replies to reads (clients that care ask for the block status).
 
-use super::handshake::{Agreed, CONTEXT_ID};
+use super::bitmap::DIRTY;
+use super::handshake::{Agreed, BITMAP_ID, CONTEXT_ID};
 use super::outbox::Outbox;
 use super::pace::Pace;
 use super::request::{Command, Request, Rules};
@@ -27,9 +28,7 @@ use crate::errno;
 use crate::inbox::Inbox;
 use crate::wire::{self, Descriptor, state};
 use futures_util::future::{Either, FutureExt, join, select};
-use lamina_block::{
-    Buf, Conn, Durability, Env, Error, Extent, ExtentState, Io, Node, PIECE, Result, Signal, Taker,
-};
+use lamina_block::{Buf, Conn, Durability, Env, Error, ExtentState, Io, Node, PIECE, Result, Signal, Taker};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::pin::{Pin, pin};
@@ -261,7 +260,7 @@ impl Session {
         let rules = Rules {
             read_only,
             structured: self.agreed.structured,
-            block_status: self.agreed.block_status,
+            block_status: self.agreed.block_status || self.agreed.changed_since.is_some(),
             size: geometry.size,
         };
         Request::judge(&message, &rules)
@@ -417,9 +416,9 @@ impl Session {
                 let message = format!("misaligned: requests are multiples of {block} bytes");
                 return session.fail(cookie, errno::EINVAL, &message, cost);
             }
-            match session.runs(at, if one { 1 } else { DESCRIPTORS }).await {
-                Ok(runs) => {
-                    session.outbox.borrow_mut().status(cookie, CONTEXT_ID, &runs, cost);
+            match session.status(&at, if one { 1 } else { DESCRIPTORS }).await {
+                Ok(contexts) => {
+                    session.outbox.borrow_mut().status(cookie, &contexts, cost);
                     session.ready.notify();
                 }
                 Err(e) => {
@@ -430,23 +429,24 @@ impl Session {
         });
     }
 
-    /// At most `max` runs from the start of `at`. Asks the node for parts that grow while runs are long, so that
-    /// neither a fragmented nor a large device makes long lists or many questions.
-    async fn runs(&self, at: Range<u64>, max: usize) -> Result<Vec<Descriptor>> {
-        let (mut list, mut start, mut step) = (Vec::new(), at.start, (WORK as u64) << 4);
-        while start < at.end && list.len() <= max {
-            let end = at.end.min(start.saturating_add(step));
-            let part = self.export.node.extents(start..end).await?;
-            if part.len() <= 16 {
-                step = step.saturating_mul(4);
-            }
-            for extent in part {
-                Extent::push(&mut list, extent.len, extent.state);
-            }
-            start = end;
+    /// Of each agreed context, at most `max` runs from the start of `at`.
+    async fn status(&self, at: &Range<u64>, max: usize) -> Result<Vec<(u32, Vec<Descriptor>)>> {
+        let (node, mut contexts) = (&self.export.node, Vec::new());
+        if self.agreed.block_status {
+            let ask = async |part| {
+                let runs = node.extents(part).await?;
+                Ok(runs.into_iter().map(|run| (run.len, allocation(run.state))).collect())
+            };
+            contexts.push((CONTEXT_ID, runs(at, max, ask).await?));
         }
-        list.truncate(max);
-        Ok(list.into_iter().map(descriptor).collect())
+        if let Some(since) = &self.agreed.changed_since {
+            let ask = async |part| {
+                let runs = node.changed(since.clone(), part).await?;
+                Ok(runs.into_iter().map(|run| (run.len, if run.changed { DIRTY } else { 0 })).collect())
+            };
+            contexts.push((BITMAP_ID, runs(at, max, ask).await?));
+        }
+        Ok(contexts)
     }
 
     /// Sends in pieces, so that a dead client can be told from a slow one: a dead client does not keep the server from
@@ -499,12 +499,38 @@ fn memory(request: &Request) -> usize {
     }
 }
 
-/// A run is never longer than the request, whose length has 32 bits.
-fn descriptor(extent: Extent) -> Descriptor {
-    let status = match extent.state {
+/// At most `max` runs from the start of `at`, as lengths and states. Asks for parts that grow while runs are long, so
+/// that neither a fragmented nor a large device makes long lists or many questions.
+async fn runs(
+    at: &Range<u64>,
+    max: usize,
+    ask: impl AsyncFn(Range<u64>) -> Result<Vec<(u64, u32)>>,
+) -> Result<Vec<Descriptor>> {
+    let (mut list, mut start, mut step) = (Vec::<Descriptor>::new(), at.start, (WORK as u64) << 4);
+    while start < at.end && list.len() <= max {
+        let end = at.end.min(start.saturating_add(step));
+        let part = ask(start..end).await?;
+        if part.len() <= 16 {
+            step = step.saturating_mul(4);
+        }
+        for (len, status) in part {
+            // A run is never longer than the request, whose length has 32 bits.
+            match list.last_mut() {
+                Some(last) if last.status.get() == status => last.len += len as u32,
+                _ => list.push(Descriptor { len: (len as u32).into(), status: status.into() }),
+            }
+        }
+        start = end;
+    }
+    list.truncate(max);
+    Ok(list)
+}
+
+/// The state of a run in the context `base:allocation`.
+fn allocation(state: ExtentState) -> u32 {
+    match state {
         ExtentState::Data => 0,
         ExtentState::Zero => state::ZERO,
         ExtentState::Hole => state::HOLE | state::ZERO,
-    };
-    Descriptor { len: (extent.len as u32).into(), status: status.into() }
+    }
 }

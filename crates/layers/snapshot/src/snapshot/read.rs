@@ -29,7 +29,7 @@ pub(super) enum Whole {
 impl Core {
     /// The physical extent of an extent of a version, if that is known without waiting.
     #[inline]
-    fn physical(
+    pub fn physical(
         &self,
         state: &State,
         version: Version,
@@ -44,7 +44,7 @@ impl Core {
         }
     }
 
-    fn root_of(&self, version: Version) -> Root {
+    pub fn root_of(&self, version: Version) -> Root {
         match version {
             Version::Now => self.head().root,
             Version::Snapshot(root) => root,
@@ -212,17 +212,26 @@ impl Core {
     /// The first extent from `from` on that may have a physical extent, or `to`.
     pub async fn next(&self, version: Version, from: u64, to: u64) -> Result<u64> {
         let adopted = self.head().adopted;
-        let new = match version {
-            Version::Now => self.state().overlay.next(from),
-            Version::Snapshot(_) => None,
-        };
-        let to = new.map_or(to, |new| to.min(new));
+        let to = self.next_waiting(version, from).map_or(to, |new| to.min(new));
         if from < adopted || from >= to {
             return Ok(from);
         }
+        self.unswept(async || self.tree.next(self.root_of(version), from, to).await).await
+    }
+
+    /// The first extent of a version from `from` on whose entry waits for the map.
+    pub fn next_waiting(&self, version: Version, from: u64) -> Option<u64> {
+        match version {
+            Version::Now => self.state().overlay.next(from),
+            Version::Snapshot(_) => None,
+        }
+    }
+
+    /// The result of a walk through the map during which no page of it was freed.
+    pub async fn unswept<T>(&self, walk: impl AsyncFn() -> Result<T>) -> Result<T> {
         loop {
             let sweeps = self.state().garbage.sweeps();
-            let found = self.tree.next(self.root_of(version), from, to).await;
+            let found = walk().await;
             // Otherwise the walk may have gone through pages that were freed and reused meanwhile.
             if sweeps == self.state().garbage.sweeps() {
                 return found;

@@ -3,8 +3,7 @@
 use super::core::Core;
 use super::read::Version;
 use lamina_block::{
-    Consent, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Op,
-    Passthrough, Pending, Place, Step,
+    Consent, Difference, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Op, Passthrough, Pending, Place, Step,
 };
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -72,6 +71,14 @@ impl Layer for View {
 
     fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
         Box::pin(Rc::clone(&self.core).places(self.version, at))
+    }
+
+    fn changed(self: Rc<Self>, since: String, at: Range<u64>) -> Pending<Vec<Difference>> {
+        Box::pin(Rc::clone(&self.core).differences(self.version, since, at))
+    }
+
+    fn snapshots(&self) -> Vec<String> {
+        self.core.names()
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

@@ -4,6 +4,7 @@ mod adopt;
 mod canaries;
 mod check;
 mod crash;
+mod difference;
 mod figures;
 mod golden;
 mod scene;
