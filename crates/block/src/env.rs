@@ -73,6 +73,28 @@ impl fmt::Display for OpenRbd {
     }
 }
 
+/// A secret that a person is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The secret in words, which is its name as well: "passphrase of device vault (vm1.toml)".
+    pub of: String,
+    /// The most bytes of an answer.
+    pub max: usize,
+    /// The occasion.
+    pub occasion: Occasion,
+}
+
+/// The occasion of a [`Question`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// The secret is needed.
+    Needed,
+    /// The answer before opened nothing.
+    Wrong,
+    /// The secret is a new one: the person types it twice, because a slip would lock everybody out.
+    New,
+}
+
 /// Where to connect to or listen: `unix:PATH` or `tcp:HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -217,6 +239,13 @@ pub trait Env {
         Box::pin(
             async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
         )
+    }
+    /// Asks a person for a secret. The answer is not shown while it is typed; the core goes on meanwhile. Fails with
+    /// `Unsupported` where no person can be asked, with `Cancelled` if the person does not answer, and with `Invalid`
+    /// if the answer is longer than allowed, or a new secret was not typed twice alike.
+    fn ask_secret(&self, question: Question) -> Pending<Vec<u8>> {
+        let message = format!("there is no terminal here to ask for the {}", question.of);
+        Box::pin(async move { Err(Error::unsupported(message)) })
     }
     /// The text of a regular file of at most `max` bytes that holds no secret, such as the model of a drive. Fails with
     /// `Invalid` if the file is longer, is no file, or is not UTF-8.

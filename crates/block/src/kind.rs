@@ -14,6 +14,8 @@ pub type Made = Rc<dyn Layer>;
 pub struct Build {
     /// The device's name in the hierarchy.
     pub name: String,
+    /// The hierarchy file as reports name it; empty if there is none.
+    pub file: String,
     /// The world.
     pub env: Rc<dyn Env>,
     /// The devices it stands on, as many as [`Config::CHILDREN`] allows. Some are absent only if the layer survives
@@ -40,6 +42,7 @@ impl Build {
     pub fn new(name: &str, env: &Rc<dyn Env>, children: Children) -> Build {
         Build {
             name: name.into(),
+            file: String::new(),
             env: Rc::clone(env),
             children,
             base: PathBuf::new(),

@@ -61,7 +61,7 @@ pub use budget::{Budget, PIECE, Taker};
 pub use buf::{Buf, Segment};
 pub use config::{KeyError, Keys};
 pub use effect::{Consent, Effect, Fate};
-pub use env::{Address, Conn, Ending, Env, Listener, OpenDisk, OpenRbd, Time, computed};
+pub use env::{Address, Conn, Ending, Env, Listener, Occasion, OpenDisk, OpenRbd, Question, Time, computed};
 pub use error::{Error, ErrorKind, Result};
 pub use figure::{Figure, Metric, Notice, Unit, is_null};
 pub use finding::{Class, Finding};

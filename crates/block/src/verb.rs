@@ -41,6 +41,8 @@ pub enum ArgType {
     Flag,
     /// Any JSON, as the summary says.
     Json,
+    /// Text that is not shown and not logged: `lamina ctl` asks for it.
+    Secret,
 }
 
 impl Verb {

@@ -350,6 +350,7 @@ impl Maker<'_> {
         let keys = device.kind.parse(&device.keys).map_err(failed)?;
         let metadata = if device.has_metadata { children.pop() } else { None };
         let mut with = Build { base: device.base.clone(), ..Build::new(&device.name, self.env, children) };
+        with.file = self.plan.file().into();
         with.metadata = metadata;
         with.begin = begin;
         with.leaving.clone_from(&device.leaving);

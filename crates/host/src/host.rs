@@ -5,10 +5,10 @@ use crate::folder::HostFolder;
 use crate::helper::Helpers;
 use crate::ring::Ring;
 use crate::timers::{Sleep, Timers};
-use crate::{Access, Event, Fencer, disk, file, net, rbd, secret};
+use crate::{Access, Asker, Event, Fencer, disk, file, net, rbd, secret};
 use lamina_block::{
-    Address, Conn, Ending, Env, Error, Folder, Layer, Listener, OpenDisk, OpenRbd, Pending, Pool, Result,
-    Time,
+    Address, Conn, Ending, Env, Error, Folder, Layer, Listener, OpenDisk, OpenRbd, Pending, Pool, Question,
+    Result, Time,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::cell::{Cell, RefCell};
@@ -69,6 +69,7 @@ pub struct Host {
     random: RefCell<fastrand::Rng>,
     ending: Rc<Ending>,
     fencer: Option<Arc<Fencer>>,
+    asker: Option<Arc<Asker>>,
     worked: Cell<Duration>,
 }
 
@@ -78,6 +79,7 @@ impl Host {
         executor: Executor,
         pool: usize,
         fencer: Option<Arc<Fencer>>,
+        asker: Option<Arc<Asker>>,
     ) -> Rc<Host> {
         Rc::new(Host {
             tools: Tools {
@@ -92,6 +94,7 @@ impl Host {
             random: RefCell::new(fastrand::Rng::new()),
             ending: Rc::default(),
             fencer,
+            asker,
             worked: Cell::default(),
         })
     }
@@ -220,6 +223,16 @@ impl Env for Host {
     fn read_file(&self, path: PathBuf, max: usize) -> Pending<Vec<u8>> {
         let read = self.tools.helpers.run(move || file::read_key(&path, max));
         Box::pin(async move { read.await? })
+    }
+
+    fn ask_secret(&self, question: Question) -> Pending<Vec<u8>> {
+        match &self.asker {
+            Some(asker) => Box::pin(Arc::clone(asker).ask(Rc::clone(&self.tools.helpers), question)),
+            None => {
+                let message = format!("this program asks for no secrets, such as the {}", question.of);
+                Box::pin(async move { Err(Error::unsupported(message)) })
+            }
+        }
     }
 
     fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {

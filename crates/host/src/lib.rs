@@ -13,6 +13,7 @@
 //! Deliberately left out: distribute tasks over threads, poll devices, handle signals.
 
 mod access;
+mod asker;
 mod bell;
 mod disk;
 mod event;
@@ -30,9 +31,11 @@ mod remote;
 mod ring;
 mod secret;
 mod spin;
+mod terminal;
 mod timers;
 
 pub use access::Access;
+pub use asker::Asker;
 pub use bell::Bell;
 pub use event::Event;
 pub use fence::Fencer;

@@ -4,7 +4,7 @@ use crate::executor::Executor;
 use crate::remote::{Remote, Shared};
 use crate::ring::{Ring, Wait};
 use crate::spin::Spin;
-use crate::{Fencer, Host};
+use crate::{Asker, Fencer, Host};
 use lamina_block::Time;
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::Cell;
@@ -41,11 +41,13 @@ pub struct Options {
     pub pool: usize,
     /// What fences other hosts. Default: nothing.
     pub fencer: Option<Arc<Fencer>>,
+    /// What asks a person for secrets. Default: nothing.
+    pub asker: Option<Arc<Asker>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { spin: SPIN, entries: 256, pool: 16 << 20, fencer: None }
+        Options { spin: SPIN, entries: 256, pool: 16 << 20, fencer: None, asker: None }
     }
 }
 
@@ -74,7 +76,7 @@ impl Reactor {
         // Sleeps of microseconds end when they should, not up to 50 us later. A kernel that refuses is as good.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let ring = Ring::new(options.entries.clamp(1, 32768))?;
-        let host = Host::new(ring, executor, options.pool, options.fencer);
+        let host = Host::new(ring, executor, options.pool, options.fencer, options.asker);
         let wakeups = host.event(heard);
         // The wake-up alone suffices: messages are looked for every turn.
         host.task(async move { while wakeups.wait().await.is_ok() {} });

@@ -9,7 +9,7 @@ use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavi
 use rustix::thread::{CapabilitySet, capabilities};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 /// The warning if memory cannot be locked.
@@ -19,6 +19,15 @@ const SWAP: &str = "keys may get into swap: let this process lock memory (LimitM
 /// A file with a key is going to be read: no memory of this process is in a core dump or in swap from now on, and a
 /// warning tells if others can read the file.
 pub(crate) fn guard(path: &Path, meta: &Metadata) {
+    guard_memory();
+    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    if let Some(warning) = exposed(path, meta.mode(), credentials.as_deref()) {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// A secret is going to be in the memory of this process, which is in no core dump and not in swap from now on.
+pub(crate) fn guard_memory() {
     if let Err(e) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(error = %e, "keys may get into core dumps");
     }
@@ -28,9 +37,6 @@ pub(crate) fn guard(path: &Path, meta: &Metadata) {
         Ok(false) => tracing::warn!("{SWAP}"),
         Err(e) => tracing::warn!(error = %e, "{SWAP}"),
     });
-    if let Some(warning) = exposed(path, meta.mode()) {
-        tracing::warn!("{warning}");
-    }
 }
 
 /// Locks all present and future memory of this process, on first use. False if that is limited: beyond the limit all
@@ -43,8 +49,12 @@ fn lock() -> rustix::io::Result<bool> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map(|()| true)
 }
 
-/// The problem with the mode of a file with a key.
-fn exposed(path: &Path, mode: u32) -> Option<String> {
+/// The problem with the mode of a file with a key. In the folder of systemd's credentials there is none: files there
+/// are the service's alone, and the mode has the rights of the service as those of a group.
+fn exposed(path: &Path, mode: u32, credentials: Option<&Path>) -> Option<String> {
+    if credentials.is_some_and(|folder| path.starts_with(folder)) {
+        return None;
+    }
     let others = match (mode & 0o040 != 0, mode & 0o004 != 0) {
         (_, true) => "everybody",
         (true, false) => "its group",
@@ -61,11 +71,13 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_read_is_named_with_its_mode() {
-        let said = |mode| exposed(Path::new("/etc/vm.key"), mode);
+        let said = |mode| exposed(Path::new("/etc/vm.key"), mode, Some(Path::new("/run/credentials/vm")));
         assert_eq!([said(0o100600), said(0o100400), said(0o100711)], [None, None, None]);
         let everybody = said(0o100644).unwrap();
         assert!(everybody.contains("everybody") && everybody.contains("(mode 0644): chmod 600 /etc/vm.key"));
         assert!(said(0o100640).unwrap().contains("its group can read it (mode 0640)"));
+        let credentials = Path::new("/run/credentials/vm");
+        assert_eq!(exposed(&credentials.join("vm.key"), 0o100440, Some(credentials)), None);
     }
 
     #[test]

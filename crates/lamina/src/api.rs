@@ -217,6 +217,8 @@ pub enum ArgType {
     Flag,
     /// Any JSON, as the summary says.
     Json,
+    /// Text that is not shown and not logged.
+    Secret,
 }
 
 impl From<&lamina_block::Verb> for Verb {
@@ -245,6 +247,7 @@ impl From<lamina_block::ArgType> for ArgType {
             T::Time => ArgType::Time,
             T::Flag => ArgType::Flag,
             T::Json => ArgType::Json,
+            T::Secret => ArgType::Secret,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! The shell runs `lamina` with [`VAR`] in its environment and the line so far behind `--`. A daemon that does not
 //! answer at once offers nothing, and nobody can offer what a shell would take for more than a word.
 
-use crate::api::{Arg, Snapshot, Verb};
+use crate::api::{Arg, ArgType, Snapshot, Verb};
 use crate::cli::Cli;
 use crate::control::Client;
 use crate::events::shown;
@@ -69,7 +69,11 @@ pub fn arguments() -> Vec<CompletionCandidate> {
     let named = words().into_iter().nth(1);
     let verb = verbs().into_iter().find(|verb| Some(&verb.name) == named.as_ref());
     let args = verb.into_iter().flat_map(|verb| verb.args);
-    args.filter_map(|Arg { name, summary, .. }| offered(format!("{name}="), &summary)).collect()
+    let word = |arg: &Arg| match arg.is {
+        ArgType::Secret => arg.name.clone(),
+        _ => format!("{}=", arg.name),
+    };
+    args.filter_map(|arg| offered(word(&arg), &arg.summary)).collect()
 }
 
 fn verbs() -> Vec<Verb> {

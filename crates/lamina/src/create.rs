@@ -16,7 +16,7 @@ use crate::overlay::{self, Data, Overlaid};
 use crate::verbs::Denied;
 use lamina_block::{Bytes, Env, Error};
 use lamina_graph::{Hierarchy, MemberPlan, Plan, Report};
-use lamina_host::{Options, Reactor};
+use lamina_host::{Asker, Options, Reactor};
 use lamina_metadata::superblock::Layout;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -43,7 +43,7 @@ pub fn run(args: &cli::Create) -> Result<(), Failure> {
     if let Some(lost) = overwritten(&looked, &[]).filter(|_| !args.force) {
         return Err(Failure::failed(lost));
     }
-    let reactor = Reactor::new(Options::default())
+    let reactor = Reactor::new(Options { asker: Some(Asker::at_terminal()), ..Options::default() })
         .map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
     rehearse(&reactor, &args.file, if args.force { Data::Open } else { Data::Guarded })?;
     let before = |looked: &Looked| Before::of(&looked.member.path, looked.size);

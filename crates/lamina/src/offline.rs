@@ -17,7 +17,7 @@ use crate::look::Device;
 use crate::overlay::{self, Data, Overlaid};
 use lamina_block::{Class, Env, Error, Finding, Node, OpenDisk};
 use lamina_graph::{Hierarchy, Plan};
-use lamina_host::{Options, Reactor, holders};
+use lamina_host::{Asker, Options, Reactor, holders};
 use lamina_metadata::check::{Checked, check};
 use lamina_metadata::member::{Candidate, judge, repair_copies};
 use lamina_metadata::superblock;
@@ -140,7 +140,8 @@ fn refuse_in_use(plan: &Plan) -> Result<(), Failure> {
 }
 
 fn reactor() -> Result<Reactor, Failure> {
-    Reactor::new(Options::default()).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))
+    let options = Options { asker: Some(Asker::at_terminal()), ..Options::default() };
+    Reactor::new(options).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))
 }
 
 fn examine(reactor: &Reactor, plan: Plan) -> Result<Findings, Failure> {

@@ -11,8 +11,8 @@
 use crate::{files, inspect};
 use lamina_block::{
     Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, FarEnd, Folder, Geometry, Io, Kind, Layer,
-    Listener, Made, Manage, Node, Op, OpenDisk, OpenRbd, Passthrough, Pending, Pool, Records, ReservationKey,
-    Result, SharedStore, Step, Time, Zones, far_end,
+    Listener, Made, Manage, Node, Op, OpenDisk, OpenRbd, Passthrough, Pending, Pool, Question, Records,
+    ReservationKey, Result, SharedStore, Step, Time, Zones, far_end,
 };
 use lamina_cluster::vault::{FolderVault, StoreRecords};
 use lamina_nbd::client;
@@ -262,6 +262,10 @@ impl Env for Overlaid {
 
     fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
         self.inner.read_text(path, max)
+    }
+
+    fn ask_secret(&self, question: Question) -> Pending<Vec<u8>> {
+        self.inner.ask_secret(question)
     }
 
     fn guard_key(&self, path: &Path) {

@@ -45,6 +45,8 @@ pub fn confirm(device: &str, command: &Command, loses: Option<&str>) -> std::res
 
 /// The argument that confirms the loss of data.
 pub const FORCE: &str = "force";
+/// What a log has in the place of a secret.
+const HIDDEN: &str = "***";
 
 /// The commands of a kind.
 pub fn of(kind: &str) -> Vec<Verb> {
@@ -104,6 +106,8 @@ fn check_args(verb: &Verb, args: &Map<String, Value>) -> std::result::Result<(),
                 None => false,
             },
             ArgType::Json => true,
+            ArgType::Secret if !value.is_string() => return Err(format!("{name}: is no text")),
+            ArgType::Secret => true,
         };
         if !good {
             return Err(what());
@@ -124,11 +128,40 @@ fn described(is: ArgType) -> &'static str {
         ArgType::Time => "time: text such as \"10ms\"",
         ArgType::Flag => "yes or no: write true or false",
         ArgType::Json => "JSON",
+        ArgType::Secret => "text that is typed",
     }
 }
 
+/// The arguments of a command to a device of `kind` as they may be logged: what is not known to be no secret is not
+/// shown.
+pub fn loggable(kind: &str, command: &Command) -> Value {
+    let verbs = of(kind);
+    let verb = verbs.iter().find(|verb| verb.name == command.name);
+    let is_shown = |name: &str| {
+        verb.is_some_and(|verb| verb.args.iter().any(|arg| arg.name == name && arg.is != ArgType::Secret))
+    };
+    match &command.args {
+        Value::Null => Value::Null,
+        Value::Object(args) => {
+            let shown = |(name, value): (&String, &Value)| {
+                (name.clone(), if is_shown(name) { value.clone() } else { HIDDEN.into() })
+            };
+            Value::Object(args.iter().map(shown).collect())
+        }
+        _ => HIDDEN.into(),
+    }
+}
+
+/// Takes the names of secrets out of the words of a command: these are to be asked for.
+pub fn secrets<'a>(verb: &'a Verb, words: &mut Vec<String>) -> Vec<&'a Arg> {
+    let secrets = verb.args.iter().filter(|arg| arg.is == ArgType::Secret);
+    let asked: Vec<&Arg> = secrets.filter(|arg| words.contains(&arg.name)).collect();
+    words.retain(|word| asked.iter().all(|arg| arg.name != *word));
+    asked
+}
+
 /// Arguments from text: `key=value` each, or only the value in an argument's place; or all of them as one JSON object.
-/// The name of a flag alone means yes.
+/// The name of a flag alone means yes. A secret is not among them: others can see the words of a command.
 pub fn arguments(verb: &Verb, words: &[String]) -> std::result::Result<Value, String> {
     let mut args = Map::new();
     if let [one] = words
@@ -146,6 +179,13 @@ pub fn arguments(verb: &Verb, words: &[String]) -> std::result::Result<Value, St
                 return Err(format!("{}: is given twice", arg.name));
             }
         }
+    }
+    if let Some(arg) = verb.args.iter().find(|arg| arg.is == ArgType::Secret && args.contains_key(&arg.name))
+    {
+        let name = &arg.name;
+        return Err(format!(
+            "{name}: others can see the words of a command: write {name} alone, and it is asked for"
+        ));
     }
     check_args(verb, &args)?;
     Ok(Value::Object(args))
@@ -170,7 +210,7 @@ fn next<'a>(
     if let Some(arg) = flag() {
         return Ok((arg, "true"));
     }
-    let arg = open().find(|arg| arg.is != ArgType::Flag);
+    let arg = open().find(|arg| !matches!(arg.is, ArgType::Flag | ArgType::Secret));
     arg.map(|arg| (arg, word)).ok_or_else(|| format!("{word:?} is one too many: write {}", usage(verb)))
 }
 
@@ -179,7 +219,7 @@ fn read(arg: &Arg, word: &str) -> std::result::Result<Value, String> {
     let json = || serde_json::from_str::<Value>(word).ok();
     let wrong = || format!("{}: {word:?} is no {}", arg.name, described(arg.is));
     match arg.is {
-        ArgType::Text | ArgType::Size | ArgType::Time => Ok(word.into()),
+        ArgType::Text | ArgType::Size | ArgType::Time | ArgType::Secret => Ok(word.into()),
         ArgType::Count | ArgType::Flag => json().ok_or_else(wrong),
         ArgType::Json => Ok(json().unwrap_or_else(|| word.into())),
     }
@@ -192,6 +232,7 @@ pub fn usage(verb: &Verb) -> String {
         let _ = match (arg.required, arg.is) {
             (true, _) => write!(out, " {}", arg.name.to_uppercase()),
             (false, ArgType::Flag) => write!(out, " [{}=true]", arg.name),
+            (false, ArgType::Secret) => write!(out, " [{}]", arg.name),
             (false, is) => write!(out, " [{}={}]", arg.name, word_for(is)),
         };
     }
@@ -206,6 +247,7 @@ fn word_for(is: ArgType) -> &'static str {
         ArgType::Time => "TIME",
         ArgType::Flag => "true",
         ArgType::Json => "JSON",
+        ArgType::Secret => "ASKED",
     }
 }
 
@@ -320,6 +362,30 @@ mod tests {
             let e = check(kind, &command(name, args)).expect_err("wrong");
             assert!(e.message().contains(says), "{e}");
         }
+    }
+
+    #[test]
+    fn secrets_are_asked_for_and_not_logged() {
+        let add = of("crypt").into_iter().find(|verb| verb.name == "keyslot-add").expect("it is there");
+        let mut given = words(&["key-file=k", "passphrase"]);
+        let asked: Vec<&str> = secrets(&add, &mut given).into_iter().map(|arg| &arg.name[..]).collect();
+        assert_eq!((asked, given), (vec!["passphrase"], words(&["key-file=k"])));
+        for given in
+            [&["passphrase=hunter2"][..], &["{\"passphrase\": \"hunter2\"}"], &["{\"passphrase\": 2}"]]
+        {
+            let message = arguments(&add, &words(given)).expect_err("it can be seen");
+            assert!(message.contains("write passphrase alone") && !message.contains("hunter2"), "{message}");
+        }
+        let args = json!({"key-file": "k", "passphrase": "hunter2", "pasphrase": "hunter2"});
+        for (kind, name, shown) in
+            [("crypt", "keyslot-add", "k"), ("crypt", "keyslot", "***"), ("x", "", "***")]
+        {
+            let logged = loggable(kind, &Command { name: name.into(), args: args.clone() });
+            assert_eq!(logged, json!({"key-file": shown, "passphrase": "***", "pasphrase": "***"}));
+        }
+        let wrong = Command { name: "keyslot-add".into(), args: json!({"passphrase": ["hunter2"]}) };
+        assert_eq!(check("crypt", &wrong).expect_err("no text").message(), "passphrase: is no text");
+        assert_eq!(loggable("crypt", &Command { name: "keyslot-add".into(), args: "hunter2".into() }), "***");
     }
 
     #[test]

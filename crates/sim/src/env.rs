@@ -10,10 +10,10 @@ use crate::probe::{Fault, Probe};
 use fastrand::Rng;
 use lamina_block::{
     Address, Conn, Ending, Env, Error, Folder, Layer, Listener, Manage, OpenDisk, OpenRbd, Passthrough,
-    Pending, Pool, Result, Time,
+    Pending, Pool, Question, Result, Time,
 };
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -39,6 +39,8 @@ pub struct SimEnv {
     pool: Pool,
     disks: RefCell<BTreeMap<PathBuf, Rc<SimDisk>>>,
     files: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
+    answers: RefCell<VecDeque<Vec<u8>>>,
+    asked: RefCell<Vec<Question>>,
     folders: RefCell<BTreeMap<PathBuf, Rc<SimFolder>>>,
     net: Rc<Net>,
     clock: Cell<u64>,
@@ -75,6 +77,8 @@ impl Simulation {
             pool: Pool::new(POOL_KEEP),
             disks: RefCell::default(),
             files: RefCell::default(),
+            answers: RefCell::default(),
+            asked: RefCell::default(),
             folders: RefCell::default(),
             clock: Cell::new(0),
             ending: Rc::default(),
@@ -138,6 +142,16 @@ impl SimEnv {
     /// Puts a small file at `path`. A file is no disk: it is never lost, and images do not have it.
     pub fn put_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
         self.files.borrow_mut().insert(path.as_ref().into(), bytes.to_vec());
+    }
+
+    /// Answers the questions of [`Env::ask_secret`] from now on, one each and in this order.
+    pub fn put_answers(&self, answers: &[&str]) {
+        self.answers.replace(answers.iter().map(|answer| answer.as_bytes().to_vec()).collect());
+    }
+
+    /// The questions that were asked since the last call.
+    pub fn take_questions(&self) -> Vec<Question> {
+        self.asked.take()
     }
 
     /// The folder at `path`, as another machine has it: it loses nothing.
@@ -332,6 +346,13 @@ impl Env for SimEnv {
             let fits = bytes.len() <= max;
             fits.then_some(bytes).ok_or_else(|| Error::invalid(format!("{} is too long", path.display())))
         })
+    }
+
+    fn ask_secret(&self, question: Question) -> Pending<Vec<u8>> {
+        let none = Error::unsupported(format!("there is no person to ask for the {}", question.of));
+        self.asked.borrow_mut().push(question);
+        let answer = self.answers.borrow_mut().pop_front().ok_or(none);
+        Box::pin(async move { answer })
     }
 
     fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {

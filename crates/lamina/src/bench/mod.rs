@@ -17,7 +17,7 @@ use crate::confirm::confirm;
 use crate::exit::Failure;
 use lamina_block::{Bytes, Env, Extent, ExtentState, Geometry, Node};
 use lamina_graph::Hierarchy;
-use lamina_host::{Host, Options, Reactor};
+use lamina_host::{Asker, Host, Options, Reactor};
 use load::{Clock, Load};
 use report::Report;
 use std::io::Write;
@@ -55,7 +55,7 @@ fn checked(args: &cli::Bench) -> Result<(), Failure> {
 fn real(args: &cli::Bench) -> Result<Report, Failure> {
     let (connections, apart) = (args.connections, args.workload.is_some());
     let target = Target::read(&args.target, &args.device, connections, apart)?;
-    let options = Options { spin: args.spin.0, ..Options::default() };
+    let options = Options { spin: args.spin.0, asker: Some(Asker::at_terminal()), ..Options::default() };
     let reactor =
         Reactor::new(options).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
     reactor.run(measure(reactor.env(), target, args))

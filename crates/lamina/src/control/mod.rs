@@ -14,16 +14,20 @@ mod tracing;
 pub use client::Client;
 pub use tracing::{End, LOST, Tracing};
 
-use crate::api::{Control, Device, Job, Snapshot, Steer, Verb};
+use crate::api::{Arg, Control, Device, Job, Snapshot, Steer, Verb};
 use crate::cli::Ctl;
 use crate::confirm::confirm;
 use crate::exit::Failure;
 use crate::show::table;
 use crate::uri::encoded;
 use crate::{jobs, verbs};
-use lamina_block::Bytes;
+use lamina_block::{Bytes, Occasion, Question};
+use lamina_host::Asker;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
+
+/// The most bytes of a secret that is typed.
+const SECRET_MAX: usize = 512;
 
 /// Runs `lamina ctl`: lists devices, explains a device's commands, shows its kind and state, steers its work, or sends
 /// one command and prints the answer.
@@ -57,8 +61,13 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     let known: Vec<Verb> = client.get(&format!("{path}/commands"))?;
     let usage = |e: String| Failure::Usage(format!("{e}\n`lamina ctl {name} help` explains it"));
     let verb = verbs::find(&known, name, &args.command).map_err(usage)?;
+    let mut words = args.args.clone();
+    let secrets = verbs::secrets(verb, &mut words);
     let mut command =
-        Control { name: verb.name.clone(), args: verbs::arguments(verb, &args.args).map_err(usage)? };
+        Control { name: verb.name.clone(), args: verbs::arguments(verb, &words).map_err(usage)? };
+    for secret in secrets {
+        command.args[&secret.name] = asked(secret, name)?.into();
+    }
     if args.force {
         let can = verb.args.iter().any(|arg| arg.name == verbs::FORCE);
         let can = can.then_some(()).ok_or_else(|| format!("--force: {} loses nothing", verb.name));
@@ -106,6 +115,15 @@ fn send(client: &Client, path: &str, mut command: Control) -> Result<Value, Fail
         }
         answer => answer,
     }
+}
+
+/// A secret for a command to `device`, which a person types.
+fn asked(secret: &Arg, device: &str) -> Result<String, Failure> {
+    let of = format!("{} of device {device}", secret.name);
+    let answer = Asker::at_terminal().answer(&Question { of, max: SECRET_MAX, occasion: Occasion::New });
+    let answer = answer.map_err(|e| Failure::failed(format!("{}: {}", secret.name, e.message())))?;
+    let text = std::str::from_utf8(&answer);
+    text.map(str::to_owned).map_err(|_| Failure::usage(format!("{}: is not UTF-8", secret.name)))
 }
 
 /// For people at a terminal, for programs as JSON.

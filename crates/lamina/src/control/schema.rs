@@ -146,7 +146,7 @@ fn argument(arg: &Arg) -> RefOr<Schema> {
     let of = |is: Type| ObjectBuilder::new().schema_type(SchemaType::Type(is));
     let described = |object: ObjectBuilder| Schema::from(object.description(Some(&arg.summary)).build());
     match arg.is {
-        ArgType::Text | ArgType::Time => described(of(Type::String)),
+        ArgType::Text | ArgType::Time | ArgType::Secret => described(of(Type::String)),
         ArgType::Count => described(of(Type::Integer).minimum(Some(0))),
         ArgType::Flag => described(of(Type::Boolean)),
         ArgType::Json => described(ObjectBuilder::new().schema_type(SchemaType::AnyValue)),

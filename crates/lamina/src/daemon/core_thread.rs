@@ -207,9 +207,10 @@ impl Core {
     ) -> Option<std::result::Result<Value, Denied>> {
         let (_, served) = self.find(&device).ok()?;
         let node = served.hierarchy.node(&device)?;
+        let args = verbs::loggable(node.kind(), &command);
         match verbs::asks(node.kind(), &command.name) {
-            true => tracing::debug!(device, command = command.name, args = %command.args, "command"),
-            false => tracing::info!(device, command = command.name, args = %command.args, "command"),
+            true => tracing::debug!(device, command = command.name, %args, "command"),
+            false => tracing::info!(device, command = command.name, %args, "command"),
         }
         let answer = match verbs::check(node.kind(), &command) {
             // An absent device says itself why it is absent.

@@ -35,7 +35,7 @@ use core_thread::Thread;
 use cores::Cores;
 use exports::Terms;
 use lamina_graph::Plan;
-use lamina_host::Fencer;
+use lamina_host::{Asker, Fencer};
 use placement::Placement;
 use sd_notify::NotifyState;
 use std::io::Write;
@@ -99,12 +99,15 @@ async fn serve(
     let mut signals = Signals::install()?;
     let terms = Terms { memory: options.memory.0 as usize, samples: options.samples };
     let fencer = options.fence.clone().map(Fencer::new);
-    let reactor = lamina_host::Options { spin: options.spin.0, fencer, ..Default::default() };
+    let asker = Asker::at_terminal();
+    let spin = options.spin.0;
+    let reactor =
+        lamina_host::Options { spin, fencer, asker: Some(Arc::clone(&asker)), ..Default::default() };
     let (cores, mut threads) = Cores::start(placement.len(), reactor, terms).await?;
     let cores = Arc::new(cores);
     let control = (socket, web, journal);
     let served = tokio::select! {
-        served = serve_until_signal(&cores, placement, options.degraded, control, &mut threads) => served,
+        served = serve_until_signal(&cores, placement, options.degraded, &asker, control, &mut threads) => served,
         () = signals.stop() => Ok(()),
     };
     // Also after a failure: opened devices are closed, and clients of cores that are well lose nothing.
@@ -120,15 +123,17 @@ async fn serve(
     served.and(drained)
 }
 
-/// Opens everything, and answers the control socket. Ends only with a failure.
+/// Opens everything, for which `asker` may ask a person, and answers the control socket. Ends only with a failure.
 async fn serve_until_signal(
     cores: &Arc<Cores>,
     placement: Placement,
     degraded: bool,
+    asker: &Asker,
     (socket, web, journal): (&ControlSocket, Option<Web>, &Arc<Journal>),
     threads: &mut [Thread],
 ) -> Result<(), Failure> {
     cores.open(placement, degraded).await?;
+    asker.close();
     let listener = socket.listener().map_err(Failure::failed)?;
     let api =
         axum::serve(listener, server::router(Arc::clone(cores) as Arc<dyn Daemon>, Arc::clone(journal)));

@@ -17,11 +17,14 @@
 //! Keys:
 //! * `over`: the device below.
 //! * `key-file`: a file all of whose bytes are the key of a keyslot, as `cryptsetup --key-file`; or
-//! * `passphrase-file`: a file whose first line is the passphrase. One of the two is needed. Paths are
-//!   relative to the hierarchy file. The contents of these files appear nowhere else, and are cleared from
-//!   memory after use. A warning names a file that its group or everybody can read. A process that has read a
-//!   key leaves no core dump, and its memory is not swapped out; where it may not lock memory (it needs
-//!   `LimitMEMLOCK=infinity`, or CAP_IPC_LOCK), a warning says so.
+//! * `passphrase-file`: a file whose first line is the passphrase; or
+//! * `ask-passphrase` (false): the program that opens the device (`lamina serve`, `create`, `bench`, `repair` and
+//!   `check --metadata`) asks for the passphrase at its terminal: three times if need be, and twice for the new
+//!   passphrase of a new volume. A program without a terminal, and a daemon that serves already (`lamina apply`), need
+//!   a file. One of the three keys is needed. Paths are relative to the hierarchy file. Keys and passphrases appear
+//!   nowhere else, and are cleared from memory after use. A warning names a file that its group or everybody can read.
+//!   A process that has a key leaves no core dump, and its memory is not swapped out; where it may not lock memory (it
+//!   needs `LimitMEMLOCK=infinity`, or CAP_IPC_LOCK), a warning says so.
 //! * `metadata`: a device for the header, which then is not on `over` (a detached header).
 //! * `format` (false): in a hierarchy without `[hierarchy]`, makes the volume if there is none, and the
 //!   device's first bytes, where the header will be, are zeroes. Anything else on the device is never
@@ -40,10 +43,11 @@
 //!
 //! Commands: `keyslots` lists; `keyslot-add` adds a keyslot for another key or passphrase;
 //! `keyslot-remove NUMBER` removes one, other than the keyslot that the device was opened with; `key-change` adds a
-//! keyslot, makes sure that it opens, and removes the keyslot that the device was opened with. Keys and passphrases
-//! are given as files. A crash never leaves the volume without a keyslot that opens; repeat a `key-change`
-//! that was interrupted. Afterwards the hierarchy file must name the new file (`lamina apply` takes that over
-//! in a persistent hierarchy, while clients work), or the file itself be replaced.
+//! keyslot, makes sure that it opens, and removes the keyslot that the device was opened with. The new key or
+//! passphrase is in a file, or is typed: `lamina ctl vm1 key-change passphrase` asks for the passphrase, twice. A
+//! crash never leaves the volume without a keyslot that opens; repeat a `key-change` that was interrupted.
+//! Afterwards the hierarchy file must name the new file (`lamina apply` takes that over in a persistent hierarchy,
+//! while clients work), or the file itself be replaced. With `ask-passphrase` there is nothing to change.
 //!
 //! `header-backup FILE` writes the header with its keyslots to a new file, as `cryptsetup luksHeaderBackup` does.
 //! Without a header the data is lost, so keep the backup elsewhere. If the header on the device is destroyed, a
@@ -106,6 +110,8 @@ pub struct Keys {
     key_file: Option<PathBuf>,
     passphrase_file: Option<PathBuf>,
     #[serde(default)]
+    ask_passphrase: bool,
+    #[serde(default)]
     format: bool,
     cipher: Option<Named>,
     sector_size: Option<u32>,
@@ -158,7 +164,12 @@ impl Config for Keys {
             "encrypted",
             "encryption",
         ],
-        outside: &[Outside::local("key-file"), Outside::local("passphrase-file")],
+        // The way to the secret is this host's business, also where it is no file.
+        outside: &[
+            Outside::local("key-file"),
+            Outside::local("passphrase-file"),
+            Outside::local("ask-passphrase"),
+        ],
         verbs: verbs::VERBS,
         computes: true,
         ..Traits::NONE

@@ -2,9 +2,9 @@
 
 use super::cipher::{Algorithm, Cipher};
 use super::luks::{Costs, DataArea, HEADER_LEN, HEADER_MIN, KDF_MEMORY_MIN, Luks, Opened};
-use super::secret::{Secret, Source};
+use super::secret::Source;
 use super::{Crypt, Keys, Named};
-use lamina_block::{Begin, Buf, Build, Bytes, Error, ErrorKind, Io, Node, Result, Signal};
+use lamina_block::{Begin, Buf, Build, Bytes, Env, Error, ErrorKind, Io, Node, Occasion, Result, Signal};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ impl Named {
 /// The volume with these keys.
 pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
     let (costs, source) = check(&keys, with.keep.is_some())?;
-    let source = source.based(|path| with.path(&path));
+    let source = source.at(&with.base, || question(&with));
     let header = with.metadata.clone().unwrap_or_else(|| with.child());
     for node in [&header, &with.child()] {
         if node.geometry().block > BLOCK_MAX {
@@ -36,24 +36,23 @@ pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
             return Err(Error::unsupported(message).on(node.name()));
         }
     }
-    let secret = source.read(&*with.env).await?;
     let (luks, opened) = match with.begin {
         Begin::Adopt => {
             return Err(Error::unsupported(
                 "a device in use cannot be encrypted as it is: make an encrypted device, and copy the data",
             ));
         }
-        Begin::Format => make(&keys, &with, &header, costs, &secret).await?,
+        Begin::Format => make(&keys, &with, &header, costs, &source).await?,
         Begin::Open => match Luks::find(&header, &with.env, costs).await {
             Ok(Some(luks)) => {
-                let opened = unlock(&luks, &source, &secret).await?;
+                let opened = unlock(&luks, &source, &*with.env).await?;
                 (luks, opened)
             }
             Ok(None) if keys.format => {
                 let len = header_len(&keys, &header);
                 refuse_what_is_there(&header, len).await?;
                 refuse_what_is_there(&with.child(), len).await?;
-                make(&keys, &with, &header, costs, &secret).await?
+                make(&keys, &with, &header, costs, &source).await?
             }
             Ok(None) => return Err(missing(&with, &header)),
             Err(e) => return Err(e.on(header.name())),
@@ -69,7 +68,9 @@ pub(super) fn check(keys: &Keys, persistent: bool) -> Result<(Costs, Source)> {
             "format: the key is for hierarchies without [hierarchy]: `lamina create` makes this one",
         ));
     }
-    Ok((costs(keys)?, Source::of(keys.key_file.clone(), keys.passphrase_file.clone())?))
+    let asked = keys.ask_passphrase.then(|| Source::Asked(String::new()));
+    let third = "ask-passphrase = true asks for one at the terminal";
+    Ok((costs(keys)?, Source::of(keys.key_file.clone(), keys.passphrase_file.clone(), asked, third)?))
 }
 
 fn costs(keys: &Keys) -> Result<Costs> {
@@ -84,14 +85,25 @@ fn costs(keys: &Keys) -> Result<Costs> {
     Ok(Costs { memory, memory_max })
 }
 
-async fn unlock(luks: &Luks, source: &Source, secret: &Secret) -> Result<Opened> {
-    let opened = luks.unlock(secret).await?;
-    opened.ok_or_else(|| {
-        let (path, keyslots) = (source.path().display(), luks.keyslots());
-        let of = if keyslots == 1 { "keyslot".to_owned() } else { format!("{keyslots} keyslots") };
-        let which = if keyslots == 1 { "does not open the only" } else { "opens none of the" };
-        Error::invalid(format!("{}: wrong key: {path} {which} {of}", source.key()))
-    })
+/// A question about a device's passphrase, in words.
+fn question(with: &Build) -> String {
+    match &with.file[..] {
+        "" => format!("passphrase of device {}", with.name),
+        file => format!("passphrase of device {} ({file})", with.name),
+    }
+}
+
+async fn unlock(luks: &Luks, source: &Source, env: &dyn Env) -> Result<Opened> {
+    for attempt in 0..source.attempts() {
+        let occasion = if attempt == 0 { Occasion::Needed } else { Occasion::Wrong };
+        if let Some(opened) = luks.unlock(&source.read(env, occasion).await?).await? {
+            return Ok(opened);
+        }
+    }
+    let (secret, keyslots) = (source.described(), luks.keyslots());
+    let of = if keyslots == 1 { "keyslot".to_owned() } else { format!("{keyslots} keyslots") };
+    let which = if keyslots == 1 { "does not open the only" } else { "opens none of the" };
+    Err(Error::invalid(format!("{}: wrong key: {secret} {which} {of}", source.key())))
 }
 
 fn missing(with: &Build, header: &Rc<Node>) -> Error {
@@ -108,7 +120,7 @@ async fn make(
     with: &Build,
     header: &Rc<Node>,
     costs: Costs,
-    secret: &Secret,
+    source: &Source,
 ) -> Result<(Luks, Opened)> {
     let algorithm = keys.cipher.map_or(Algorithm::AesXts, Named::algorithm);
     if algorithm.is_legacy() && !keys.allow_legacy {
@@ -139,7 +151,8 @@ async fn make(
         return Err(Error::new(ErrorKind::NoSpace, message).on(header.name()));
     }
     let data_area = DataArea { offset, size: None, tweak: 0, algorithm, sector };
-    Luks::make(header, &with.env, costs, len, &data_area, secret).await
+    let secret = source.read(&*with.env, Occasion::New).await?;
+    Luks::make(header, &with.env, costs, len, &data_area, &secret).await
 }
 
 /// The length of a new volume's header: on a device of its own no more than there is.

@@ -1,6 +1,6 @@
-//! Passphrases and keys: read from files, cleared from memory when they are dropped, shown nowhere.
+//! Passphrases and keys: read from files or typed, cleared from memory when they are dropped, shown nowhere.
 
-use lamina_block::{Env, Error, Result};
+use lamina_block::{Env, Error, ErrorKind, Occasion, Question, Result};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
@@ -11,6 +11,8 @@ pub(super) struct Secret(Zeroizing<Vec<u8>>);
 const KEY_MAX: usize = 8 << 20;
 /// The longest passphrase in bytes; as `cryptsetup`.
 const PASSPHRASE_MAX: usize = 512;
+/// How often a person is asked for one passphrase; as `cryptsetup`.
+const ATTEMPTS: usize = 3;
 
 impl Secret {
     /// Takes over bytes.
@@ -36,70 +38,117 @@ impl Secret {
     }
 }
 
-/// The source of a passphrase.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The source of a key or a passphrase.
 pub(super) enum Source {
     /// All bytes of a file, as `cryptsetup --key-file`.
     KeyFile(PathBuf),
     /// The first line of a file without its end, as one would type it.
     PassphraseFile(PathBuf),
+    /// A person is asked for it; with the words of the question.
+    Asked(String),
+    /// A command has it.
+    Given(Secret),
 }
 
 impl Source {
-    /// The source of one of these keys, whichever is given; errors name the key.
-    pub fn of(key_file: Option<PathBuf>, passphrase_file: Option<PathBuf>) -> Result<Source> {
-        match (key_file, passphrase_file) {
-            (Some(path), None) => Ok(Source::KeyFile(path)),
-            (None, Some(path)) => Ok(Source::PassphraseFile(path)),
-            (None, None) => Err(Error::invalid(
-                "key-file: is missing: the key names a file with the key, or else \
-                 passphrase-file one with a passphrase",
-            )),
-            (Some(_), Some(_)) => {
-                Err(Error::invalid("passphrase-file: there is a key-file already: it is one or the other"))
+    /// The only one of these sources; errors name the key. `third` says what there is besides files.
+    pub fn of(
+        key_file: Option<PathBuf>,
+        passphrase_file: Option<PathBuf>,
+        typed: Option<Source>,
+        third: &str,
+    ) -> Result<Source> {
+        let files = [key_file.map(Source::KeyFile), passphrase_file.map(Source::PassphraseFile)];
+        let mut given = files.into_iter().chain([typed]).flatten();
+        match (given.next(), given.next()) {
+            (Some(source), None) => Ok(source),
+            (Some(one), Some(other)) => {
+                let (one, other) = (one.key(), other.key());
+                Err(Error::invalid(format!("{other}: there is a {one} already: it is one or the other")))
             }
+            (None, _) => Err(Error::invalid(format!(
+                "key-file: is missing: the key names a file with the key, passphrase-file one with a passphrase, and \
+                 {third}"
+            ))),
         }
     }
 
-    /// The same with an absolute path.
-    pub fn based(self, base: impl FnOnce(PathBuf) -> PathBuf) -> Source {
+    /// The same with an absolute path, or the words of the question.
+    pub fn at(self, base: &Path, question: impl FnOnce() -> String) -> Source {
         match self {
-            Source::KeyFile(path) => Source::KeyFile(base(path)),
-            Source::PassphraseFile(path) => Source::PassphraseFile(base(path)),
+            Source::KeyFile(path) => Source::KeyFile(base.join(path)),
+            Source::PassphraseFile(path) => Source::PassphraseFile(base.join(path)),
+            Source::Asked(_) => Source::Asked(question()),
+            Source::Given(_) => self,
         }
     }
 
-    /// The key of the source in the hierarchy file.
+    /// The key of the source in the hierarchy file, or of a command.
     pub fn key(&self) -> &'static str {
         match self {
             Source::KeyFile(_) => "key-file",
             Source::PassphraseFile(_) => "passphrase-file",
+            Source::Asked(_) => "ask-passphrase",
+            Source::Given(_) => "passphrase",
         }
     }
 
-    /// The file.
-    pub fn path(&self) -> &Path {
+    /// How often the source is read for a secret that opens a volume: a person may mistype.
+    pub fn attempts(&self) -> usize {
         match self {
-            Source::KeyFile(path) | Source::PassphraseFile(path) => path,
+            Source::Asked(_) => ATTEMPTS,
+            Source::KeyFile(_) | Source::PassphraseFile(_) | Source::Given(_) => 1,
+        }
+    }
+
+    /// The secret in words, for errors.
+    pub fn described(&self) -> String {
+        match self {
+            Source::KeyFile(path) | Source::PassphraseFile(path) => path.display().to_string(),
+            Source::Asked(_) | Source::Given(_) => "the passphrase".into(),
         }
     }
 
     /// Reads the secret. Errors begin with the key's name.
-    pub async fn read(&self, env: &dyn Env) -> Result<Secret> {
-        let (path, max) = match self {
-            Source::KeyFile(path) => (path, KEY_MAX),
-            // The end of the line is read, too.
-            Source::PassphraseFile(path) => (path, PASSPHRASE_MAX + 2),
-        };
+    pub async fn read(&self, env: &dyn Env, occasion: Occasion) -> Result<Secret> {
         let named = |e: Error| Error::new(e.kind(), format!("{}: {}", self.key(), e.message()));
-        let mut bytes = Zeroizing::new(env.read_file(path.clone(), max).await.map_err(named)?);
-        if let Source::PassphraseFile(_) = self {
-            let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
-            bytes.truncate(line);
-        }
-        match bytes.is_empty() {
-            true => Err(Error::invalid(format!("{}: {} is empty", self.key(), path.display()))),
+        let bytes = match self {
+            Source::KeyFile(path) => env.read_file(path.clone(), KEY_MAX).await.map_err(named)?,
+            // The end of the line is read, too.
+            Source::PassphraseFile(path) => {
+                let mut bytes = env.read_file(path.clone(), PASSPHRASE_MAX + 2).await.map_err(named)?;
+                let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+                bytes.truncate(line);
+                bytes
+            }
+            Source::Asked(of) => {
+                let question = Question { of: of.clone(), max: PASSPHRASE_MAX, occasion };
+                env.ask_secret(question).await.map_err(without_a_person).map_err(named)?
+            }
+            Source::Given(secret) if secret.bytes().len() > PASSPHRASE_MAX => {
+                return Err(Error::invalid(format!("passphrase: is longer than {PASSPHRASE_MAX} bytes")));
+            }
+            Source::Given(secret) => secret.bytes().to_vec(),
+        };
+        let bytes = Zeroizing::new(bytes);
+        // An answer that opens nothing is asked for again.
+        let is_tried = matches!(self, Source::Asked(_)) && occasion != Occasion::New;
+        match bytes.is_empty() && !is_tried {
+            true => Err(Error::invalid(format!("{}: {} is empty", self.key(), self.described()))),
             false => Ok(Secret(bytes)),
         }
+    }
+}
+
+/// The remedy if no person can be asked.
+fn without_a_person(e: Error) -> Error {
+    match e.kind() {
+        ErrorKind::Unsupported => Error::unsupported(format!(
+            "{}. A file can have the passphrase instead: write passphrase-file = \"PATH\" in the place of \
+             ask-passphrase = true. A service of systemd gets such a file, encrypted on disk, by \
+             LoadCredentialEncrypted=; ask-passphrase can come back for a later start at a terminal",
+            e.message()
+        )),
+        _ => e,
     }
 }

@@ -2,22 +2,24 @@
 
 use super::Crypt;
 use super::secret::{Secret, Source};
-use lamina_block::{Arg, ArgType, Command, Error, Node, OpenDisk, Result, Verb};
+use lamina_block::{Arg, ArgType, Command, Error, Node, Occasion, OpenDisk, Result, Verb};
 use lamina_kit::command::{args, unknown};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::rc::Rc;
+use zeroize::Zeroizing;
 
-const FILES: &[Arg] = &[
+const SECRETS: &[Arg] = &[
     Arg::optional("key-file", ArgType::Text, "a file all of whose bytes are the key"),
     Arg::optional("passphrase-file", ArgType::Text, "a file whose first line is the passphrase"),
+    Arg::optional("passphrase", ArgType::Secret, "the passphrase"),
 ];
 
 /// The commands.
 pub(super) const VERBS: &[Verb] = &[
     Verb::asks("keyslots", "the keyslots, and what opening them costs"),
-    Verb::new("keyslot-add", "add a keyslot for another key or passphrase").with(FILES),
+    Verb::new("keyslot-add", "add a keyslot for another key or passphrase").with(SECRETS),
     Verb::new(
         "keyslot-remove",
         "remove a keyslot: its key or passphrase does not open the volume any \
@@ -25,7 +27,7 @@ pub(super) const VERBS: &[Verb] = &[
     )
     .with(&[Arg::required("keyslot", ArgType::Count, "its number")]),
     Verb::new("key-change", "replace the keyslot that the device was opened with; no data is written again")
-        .with(FILES),
+        .with(SECRETS),
     Verb::new(
         "header-backup",
         "write the header with its keyslots to a new file, as `cryptsetup luksHeaderBackup`",
@@ -35,9 +37,10 @@ pub(super) const VERBS: &[Verb] = &[
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Files {
+struct Secrets {
     key_file: Option<PathBuf>,
     passphrase_file: Option<PathBuf>,
+    passphrase: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -88,13 +91,16 @@ impl Crypt {
         json!({ "keyslots": keyslots })
     }
 
-    async fn secret(&self, files: Files) -> Result<Secret> {
-        let source = Source::of(files.key_file, files.passphrase_file)?.based(|path| self.base.join(path));
-        source.read(&*self.env).await
+    async fn secret(&self, given: Secrets) -> Result<Secret> {
+        let typed =
+            given.passphrase.map(|typed| Source::Given(Secret::new(Zeroizing::new(typed.into_bytes()))));
+        let third = "passphrase alone asks for one";
+        let source = Source::of(given.key_file, given.passphrase_file, typed, third)?;
+        source.at(&self.base, String::new).read(&*self.env, Occasion::New).await
     }
 
-    async fn add(self: Rc<Self>, files: Files) -> Result<Value> {
-        let secret = self.secret(files).await?;
+    async fn add(self: Rc<Self>, given: Secrets) -> Result<Value> {
+        let secret = self.secret(given).await?;
         let _changing = self.begin().await;
         Ok(json!({ "keyslot": self.luks.ensure(&self.key, &secret).await? }))
     }
@@ -112,8 +118,8 @@ impl Crypt {
     }
 
     /// The new keyslot is written, and has been opened from the disk before the old one is touched.
-    async fn change(self: Rc<Self>, files: Files) -> Result<Value> {
-        let secret = self.secret(files).await?;
+    async fn change(self: Rc<Self>, given: Secrets) -> Result<Value> {
+        let secret = self.secret(given).await?;
         let _changing = self.begin().await;
         let old = self.opened.get();
         let new = self.luks.ensure(&self.key, &secret).await?;

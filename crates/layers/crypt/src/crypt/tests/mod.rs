@@ -1,6 +1,7 @@
 //! What the gauntlet is given, requests, and what is seen from below. Keyslots, crashes and formats have files of their
 //! own.
 
+mod asked;
 mod crash;
 mod format;
 mod keyslots;
