@@ -2,7 +2,8 @@
 //! of the graph are in [`Manage`].
 
 use crate::{
-    Deferred, Difference, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Place, Result, Zones,
+    Deferred, Difference, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Place,
+    Result, Zones,
 };
 use std::future::Future;
 use std::ops::Range;

@@ -15,7 +15,9 @@ use crate::emulate::{ZEROES_MAX, run, then_flush, writes_of_zeroes};
 use crate::users::Users;
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
-    Absent, Account, Command, Consent, Difference, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry, Healed, Io, Job, Judge, Layer, Op, OpKind, Place, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
+    Absent, Account, Command, Consent, Difference, Durability, Effect, Env, Error, ErrorKind, Extent,
+    Finding, Geometry, Healed, Io, Job, Judge, Layer, Op, OpKind, Place, Result, Signal, Stats, Step, Time,
+    Watch, Zero, Zones,
 };
 use serde_json::Value;
 use std::any::Any;

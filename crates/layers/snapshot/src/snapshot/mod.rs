@@ -102,7 +102,9 @@ use self::core::Core;
 pub use self::keys::Keys;
 use self::read::{Version, Whole};
 use lamina_block::{
-    Build, Command, Config, Consent, Difference, Durability, Effect, Error, Extent, Figure, Finding, Geometry, Growth, Healed, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Place, Result, Step, Traits, Unit,
+    Build, Command, Config, Consent, Difference, Durability, Effect, Error, Extent, Figure, Finding,
+    Geometry, Growth, Healed, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending,
+    Place, Result, Step, Traits, Unit,
 };
 use lamina_kit::consent::unless_replaced;
 use serde_json::{Value, json};

@@ -3,7 +3,8 @@
 use super::core::Core;
 use super::read::Version;
 use lamina_block::{
-    Consent, Difference, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Op, Passthrough, Pending, Place, Step,
+    Consent, Difference, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node,
+    Op, Passthrough, Pending, Place, Step,
 };
 use serde_json::{Value, json};
 use std::cell::RefCell;
