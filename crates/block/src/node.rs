@@ -8,6 +8,7 @@
 //!               └─── one walk: counted in A, B and C, one box, one reading of the clock
 //! ```
 
+mod questions;
 mod quiesced;
 
 use crate::account::{Cause, Here, is_here, wait};
@@ -15,9 +16,8 @@ use crate::emulate::{ZEROES_MAX, run, then_flush, writes_of_zeroes};
 use crate::users::Users;
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
-    Absent, Account, Command, Consent, Difference, Durability, Effect, Env, Error, ErrorKind, Extent,
-    Finding, Geometry, Healed, Io, Job, Judge, Layer, Op, OpKind, Place, Result, Signal, Stats, Step, Time,
-    Watch, Zero, Zones,
+    Absent, Account, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Finding, Geometry, Io, Job,
+    Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
 };
 use serde_json::Value;
 use std::any::Any;
@@ -342,62 +342,6 @@ impl Node {
         self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
         drop(waits);
         self.submit(io).await
-    }
-
-    /// The allocation state of `at`: runs that cover it exactly.
-    pub async fn extents(self: &Rc<Self>, at: Range<u64>) -> Result<Vec<Extent>> {
-        let _busy = self.enter(&at).await?;
-        let layer = self.layer();
-        layer.extents(at).await.map_err(|e| e.on(&self.name))
-    }
-
-    /// Where byte `at` lies on devices below: see [`crate::Layer::places`].
-    pub(crate) async fn places(self: &Rc<Self>, at: u64) -> Result<Vec<Place>> {
-        let _busy = self.enter(&(at..at.saturating_add(1))).await?;
-        let layer = self.layer();
-        layer.places(at).await.map_err(|e| e.on(&self.name))
-    }
-
-    /// The differences of `at` from a snapshot: see [`Layer::changed`].
-    pub async fn changed(self: &Rc<Self>, since: String, at: Range<u64>) -> Result<Vec<Difference>> {
-        let _busy = self.enter(&at).await?;
-        let layer = self.layer();
-        layer.changed(since, at).await.map_err(|e| e.on(&self.name))
-    }
-
-    /// The snapshots: see [`Layer::snapshots`].
-    pub fn snapshots(&self) -> Vec<String> {
-        self.layer().snapshots()
-    }
-
-    /// Asks the layer for other copies of `at`, which is not what was written: see [`Layer::heal`]. The query does not
-    /// count as a request.
-    pub async fn heal(self: &Rc<Self>, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
-        let _busy = self.enter(&at).await?;
-        if (at.start | at.end) & (self.geometry().block as u64 - 1) != 0 || at.is_empty() {
-            return Err(Error::invalid("only whole blocks can be healed").at(at).on(&self.name));
-        }
-        if self.gate.get() == Gate::Fenced {
-            return Err(Error::new(ErrorKind::Fenced, "the device has another owner").at(at).on(&self.name));
-        }
-        let layer = self.layer();
-        layer.heal(at, is_right).await.map_err(|e| e.on(&self.name))
-    }
-
-    /// Waits until questions about `at` may pass. While the guard lives the layer is not exchanged: the guard counts as
-    /// in flight.
-    async fn enter(self: &Rc<Self>, at: &Range<u64>) -> Result<Busy> {
-        self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
-        if self.gate.get() == Gate::Closed {
-            return Err(Error::offline("the device is closed").at(at.clone()).on(&self.name));
-        }
-        let size = self.geometry().size;
-        if !self.is_absent() && (at.start > at.end || at.end > size) {
-            return Err(Error::invalid(format!("out of range: the device has {size} bytes"))
-                .at(at.clone())
-                .on(&self.name));
-        }
-        Ok(Busy::new(self))
     }
 
     /// Sends a command to the layer, and takes over what it changed about the device's shape.
