@@ -1,7 +1,7 @@
 //! How the devices of a kind become larger.
 
-/// The declaration of a kind: which devices below grow first, and how its own device takes that over. Commands are those
-/// of the kind ([`crate::Verb`]).
+/// The declaration of a kind: which devices below grow first, and how its own device takes that over. Commands are
+/// those of the kind ([`crate::Verb`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// At once, when the device below has grown: the first one.

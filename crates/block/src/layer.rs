@@ -61,9 +61,9 @@ pub trait Layer: Manage {
     }
 
     /// Whether the bytes of this device are those of one device below, and where: questions about them
-    /// ([`Layer::extents`], [`Layer::changed`], [`Layer::places`], [`Layer::heal`]) are then that device's to answer. There
-    /// is no default, because a layer that forgets to hand them on switches off healing for every layer above, silently. A
-    /// layer that completes writes before the device below has them cannot hand them on.
+    /// ([`Layer::extents`], [`Layer::changed`], [`Layer::places`], [`Layer::heal`]) are then that device's to answer.
+    /// There is no default, because a layer that forgets to hand them on switches off healing for every layer above,
+    /// silently. A layer that completes writes before the device below has them cannot hand them on.
     fn passthrough(&self) -> Passthrough;
 
     /// The allocation state of `at`. The runs cover `at` exactly.

@@ -1,5 +1,5 @@
-//! A static probe (USDT, in SystemTap's format) where a request ends, for `bpftrace`, `perf` and `gdb`. While none of them
-//! is attached, a node costs the look at a counter that they raise.
+//! A static probe (USDT, in SystemTap's format) where a request ends, for `bpftrace`, `perf` and `gdb`. While none of
+//! them is attached, a node costs the look at a counter that they raise.
 
 use crate::{Node, OpKind};
 

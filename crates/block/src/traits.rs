@@ -35,6 +35,8 @@ pub struct Traits {
     pub renamed: &'static [(&'static str, &'static str)],
     /// How its devices become larger.
     pub growth: Growth,
+    /// The command, with the argument `name`, by which a device keeps its present state under that name.
+    pub snapshot: Option<&'static str>,
     /// The commands that its devices understand.
     pub verbs: &'static [Verb],
     /// The figures that its devices show, in the order of their columns.
@@ -67,6 +69,7 @@ impl Traits {
         outside: &[],
         renamed: &[],
         growth: Growth::First,
+        snapshot: None,
         verbs: &[],
         figures: &[],
         notices: &[],

@@ -14,6 +14,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("graph/src/spelling.rs", "null", "serde's word for nothing"),
     ("lamina/src/control/answer.rs", "memory", "the name of a value: bytes"),
     ("lamina/src/daemon/exports.rs", "nbd", "the protocol, as in a URI"),
+    ("lamina/src/import/mod.rs", "nbd", "the protocol of an endpoint"),
     ("lamina/src/metrics/figures.rs", "file", "the hierarchy file"),
     ("lamina/src/inspect/mod.rs", "file", "what is no block device"),
 ];

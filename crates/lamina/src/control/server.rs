@@ -351,7 +351,7 @@ mod tests {
     fn every_path_is_described() {
         let document: Value = serde_json::from_str(&openapi()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
-        assert_eq!(paths.len(), 15);
+        assert_eq!(paths.len(), 16);
         for (path, operations) in paths {
             for (method, operation) in operations.as_object().expect("operations") {
                 assert!(operation["summary"].is_string(), "{method} {path}");

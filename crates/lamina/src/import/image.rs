@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn states_come_in_their_order_of_time() {
-        let snapshot = |id: &str, name: &str, sec| json!({ "id": id, "name": name, "date-sec": sec, "vm-state-size": 0 });
+        let snapshot = |id, name, sec| json!({ "id": id, "name": name, "date-sec": sec, "vm-state-size": 0 });
         let snapshots = [snapshot("1", "late", 9), snapshot("2", "early", 5)];
         let image = of(json!({ "virtual-size": 4096, "format": "qcow2", "snapshots": snapshots }), false);
         let image = image.expect("an image");

@@ -7,19 +7,17 @@
 mod copy;
 mod image;
 
-use crate::api::{Control, Device, Export, Snapshot, Verb};
+use crate::api::{Control, Device, Export, Snapshot};
 use crate::cli;
 use crate::confirm::confirm;
 use crate::control::Client;
 use crate::exit::Failure;
+use crate::files;
 use crate::uri::encoded;
 use image::Image;
 use lamina_block::Bytes;
 use serde_json::{Value, json};
 use std::io::Write;
-
-/// The command of a device that keeps its present state under a name.
-const SNAPSHOT: &str = "snapshot";
 
 /// Runs `lamina import`.
 pub fn run(args: &cli::Import) -> Result<(), Failure> {
@@ -31,7 +29,7 @@ pub fn run(args: &cli::Import) -> Result<(), Failure> {
     let served: Snapshot = client.get("/v1/hierarchy")?;
     let (export, uri) = exported(&served, &args.device)?;
     let device: Device = client.get(&format!("/v1/devices/{}", encoded(&export.device, "")))?;
-    fits(&client, &image, &device)?;
+    let snapshot = fits(&image, &device)?;
     if !args.force && copy::has_data(&uri, image.size)? {
         confirm(&format!("{}: the import overwrites the first {}", device.name, Bytes(image.size)))?;
     }
@@ -41,8 +39,8 @@ pub fn run(args: &cli::Import) -> Result<(), Failure> {
         let written = copy::copy(&source.uri(), &uri, image.size)?;
         let name = state.name.as_deref().unwrap_or("the present state");
         writeln!(out, "{name}: {} of {} written", Bytes(written).rounded(), Bytes(image.size).rounded())?;
-        if let Some(name) = &state.name {
-            let command = Control { name: SNAPSHOT.into(), args: json!({ "name": name }) };
+        if let (Some(name), Some(snapshot)) = (&state.name, snapshot) {
+            let command = Control { name: snapshot.into(), args: json!({ "name": name }) };
             let path = format!("/v1/devices/{}/control", encoded(&device.name, ""));
             let _: Value = client.post(&path, &command)?;
         }
@@ -62,15 +60,16 @@ fn exported<'a>(served: &'a Snapshot, name: &str) -> Result<(&'a Export, String)
     })?;
     let endpoint = export.endpoints.iter().find(|endpoint| endpoint.protocol == "nbd").ok_or_else(|| {
         Failure::failed(format!(
-            "export {:?} has no NBD address: add nbd = \"unix:PATH\" to it in the hierarchy file, and `lamina apply` it",
+            "export {:?} has no NBD address: add nbd = \"unix:PATH\" to it in the hierarchy file, then `lamina apply`",
             export.name
         ))
     })?;
     Ok((export, endpoint.address.clone()))
 }
 
-/// Fails if the device cannot have all of the image.
-fn fits(client: &Client, image: &Image, device: &Device) -> Result<(), Failure> {
+/// The command that keeps a state of the device, if the image needs one. Fails if the device cannot have all of the
+/// image.
+fn fits(image: &Image, device: &Device) -> Result<Option<&'static str>, Failure> {
     let (name, size) = (&device.name, device.geometry.size);
     if size < image.size {
         let size = Bytes(size);
@@ -79,10 +78,10 @@ fn fits(client: &Client, image: &Image, device: &Device) -> Result<(), Failure> 
             Bytes(image.size)
         )));
     }
-    let has_snapshots = image.states.iter().any(|state| state.name.is_some());
-    let verbs: Vec<Verb> = client.get(&format!("/v1/devices/{}/commands", encoded(name, "")))?;
-    match has_snapshots && verbs.iter().all(|verb| verb.name != SNAPSHOT) {
-        false => Ok(()),
+    let kind = files::kinds().into_iter().find(|kind| kind.name == device.kind);
+    let snapshot = kind.and_then(|kind| kind.traits.snapshot);
+    match image.states.iter().any(|state| state.name.is_some()) && snapshot.is_none() {
+        false => Ok(snapshot),
         true => Err(Failure::failed(format!(
             "the image has snapshots, and {name}, of kind {}, keeps none: --no-snapshots leaves them out",
             device.kind

@@ -48,7 +48,8 @@ use std::time::Duration;
 use table::Table;
 
 /// Why a device with sums never becomes larger, and what helps.
-pub const NO_ROOM: &str = "its table of digests has no room for more: larger disks take the place of its disks, one after the other";
+pub const NO_ROOM: &str =
+    "its table of digests has no room: larger disks take the place of its disks, one by one";
 
 /// Damaged blocks that are remembered.
 const PLACES: usize = 16;

@@ -84,7 +84,7 @@ use gather::Queues;
 use lamina_block::{
     Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Consent, Effect, Error, ErrorKind, Finding,
     Geometry, Growth, Healed, Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough,
-    Pending, Place, Result, Role, Step, Traits, Verb, Zero,
+    Pending, Place, Result, Step, Traits, Verb, Zero,
 };
 use lamina_kit::command::args;
 use lamina_kit::consent::unless_replaced;
@@ -484,20 +484,7 @@ impl Layer for Parity {
     }
 
     fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
-        let Layout { unit, .. } = self.layout;
-        let (stripe, within) = (at / self.layout.width(), at % self.layout.width());
-        let there = stripe * unit + within % unit;
-        let parity = self.layout.data()..self.layout.columns;
-        let cells = [((within / unit) as usize, Role::Data)];
-        let cells = cells.into_iter().chain(parity.map(|cell| (cell, Role::Parity)));
-        let block = u64::from(self.legs.block());
-        let around = there / block * block..(there / block + 1) * block;
-        let place = |(cell, role)| {
-            let leg = self.holder(self.layout.column(stripe, cell), &around, &[])?;
-            Some(Place { child: Rc::clone(self.node(leg)), at: there, role })
-        };
-        let places = cells.filter_map(place).collect();
-        Box::pin(async { Ok(places) })
+        Box::pin(async move { Ok(self.located(at)) })
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

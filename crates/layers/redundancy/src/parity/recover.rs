@@ -3,7 +3,7 @@
 
 use super::{Parity, galois};
 use crate::legs::{Content, Found, Parts, is_away, is_corrupt};
-use lamina_block::{Buf, Durability, Error, Io, Pending, Request, Result};
+use lamina_block::{Buf, Durability, Error, Io, Pending, Place, Request, Result, Role};
 use lamina_kit::flaw::flawed;
 use std::ops::Range;
 use std::rc::Rc;
@@ -17,6 +17,22 @@ impl Parity {
         (0..self.legs.nodes.len()).find(|leg| {
             self.column(*leg) == Some(column) && self.legs.is_good(*leg, at) && !bad.contains(leg)
         })
+    }
+
+    /// The places of byte `at`: its own, and those of the parity of its row.
+    pub(super) fn located(&self, at: u64) -> Vec<Place> {
+        let (unit, data) = (self.layout.unit, self.layout.data());
+        let (stripe, within) = (at / self.layout.width(), at % self.layout.width());
+        let there = stripe * unit + within % unit;
+        let block = u64::from(self.legs.block());
+        let around = there / block * block..(there / block + 1) * block;
+        let cells = [(within / unit) as usize].into_iter().chain(data..self.layout.columns);
+        let place = |cell| {
+            let leg = self.holder(self.layout.column(stripe, cell), &around, &[])?;
+            let role = if cell < data { Role::Data } else { Role::Parity };
+            Some(Place { child: Rc::clone(self.node(leg)), at: there, role })
+        };
+        cells.filter_map(place).collect()
     }
 
     /// The legs that take writes to `column`.

@@ -118,6 +118,7 @@ impl Config for Keys {
     const TRAITS: Traits = Traits {
         keeps: true,
         growth: Growth::Thin("grow"),
+        snapshot: Some("snapshot"),
         views: true,
         metadata: true,
         store: true,
