@@ -12,6 +12,19 @@ from rig import Lamina, lamina_binary, run, wait_until
 from rig.hierarchy import device, exported, written
 from rig.ledger import Ledger
 
+# gdb prints the arguments of the probe whenever a request ends in a device.
+TRACER = """
+handle all nostop noprint pass
+break -probe-stap lamina:request
+commands
+silent
+printf "op=%ld bytes=%ld ns=%ld failed=%ld\\n", $_probe_arg2, $_probe_arg3, $_probe_arg4, $_probe_arg5
+continue
+end
+echo goes on\\n
+continue
+"""
+
 # What a slow device takes besides.
 SLOW = "20ms"
 
@@ -51,14 +64,11 @@ class Why(RigCase):
     def test_a_tracer_from_outside_sees_the_end_of_each_request(self):
         """gdb, as bpftrace and perf would, attaches to the static probe, and raises the counter that switches it on."""
         self.serve(memory("disk"), slow("far", "disk"), top="far")
-        values = ", ".join(f"(long) $_probe_arg{number}" for number in range(2, 6))
+        commands = self.rig.write("tracer", TRACER)
         tracer = self.rig.start(
-            "gdb", "-q", "-batch", "-nx", "-p", str(self.daemon.proc.pid),
-            "-ex", "set breakpoint pending off", "-ex", "set print thread-events off", "-ex", "handle all nostop noprint pass",
-            "-ex", f'dprintf -probe-stap lamina:request, "op=%ld bytes=%ld ns=%ld failed=%ld\\n", {values}',
-            "-ex", "info probes stap lamina", "-ex", "continue", name="gdb",
+            "stdbuf", "-oL", "gdb", "-q", "-batch", "-nx", "-p", str(self.daemon.proc.pid), "-x", commands, name="gdb"
         )
-        wait_until("the tracer to be there", 60, lambda: "Continuing" in tracer.output())
+        wait_until("the tracer to be there", 60, lambda: "goes on" in tracer.output())
         handle = nbd.NBD()
         handle.connect_uri(self.daemon.uri("vm1", "disk.sock"))
         handle.pwrite(bytes(8192), 0)

@@ -128,7 +128,7 @@ fn grow(devices: &mut impl Devices, name: &str, to: u64) -> Result<(), Failure> 
     let size = |devices: &dyn Devices| devices.look(name).map(|device| device.geometry.size);
     match growth {
         _ if device.geometry.size >= to => return Ok(()),
-        Growth::Sized => devices.tell(name, "resize", json!({ "size": to }))?,
+        Growth::Sized => sized(devices, &device, to)?,
         Growth::Outside(command) => devices.tell(name, command, json!({}))?,
         Growth::Thin(command) => {
             with_those_below(devices, name, to, Some(command), |devices| {
@@ -145,6 +145,20 @@ fn grow(devices: &mut impl Devices, name: &str, to: u64) -> Result<(), Failure> 
         true => Ok(()),
         false => Err(short(&device, growth, has, to)),
     }
+}
+
+/// Gives a place a size such that the device on it has `to` bytes: superblocks of a member are on its place, too.
+fn sized(devices: &mut impl Devices, device: &Device, to: u64) -> Result<(), Failure> {
+    let (mut asked, mut before) = (to, device.geometry.size);
+    for _ in 0..ROUNDS {
+        devices.tell(&device.name, "resize", json!({ "size": asked }))?;
+        let has = devices.look(&device.name)?.geometry.size;
+        if has >= to || has <= before {
+            break;
+        }
+        (asked, before) = (asked + (to - has), has);
+    }
+    Ok(())
 }
 
 /// Makes the devices below larger, and lets a device take that over by `command`, until it `has` what is wanted, or
@@ -204,7 +218,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Devices of these kinds, over others, with their sizes; a mirror and a thin volume keep a MiB for themselves.
+    /// Devices of these kinds, over others, with their sizes; a file, a mirror and a thin volume keep a MiB for
+    /// themselves.
     #[derive(Default)]
     struct Model {
         devices: BTreeMap<&'static str, (&'static str, Vec<&'static str>)>,
@@ -269,6 +284,7 @@ mod tests {
             ));
             let possible = self.possible(name);
             match (self.devices.get_key_value(name).map(|(key, (kind, _))| (*key, *kind)), size) {
+                (Some((key, "file")), Some(size)) => drop(self.sizes.insert(key, size - MIB)),
                 (Some((key, _)), Some(size)) => drop(self.sizes.insert(key, size)),
                 (Some((key, "mirror" | "snapshot")), None) => drop(self.taken.insert(key, possible)),
                 _ => {}
@@ -291,7 +307,18 @@ mod tests {
             32,
         );
         done.expect("larger");
-        assert_eq!(model.told, ["a resize 34", "b resize 34", "both grow", "vm grow", "vm resize 32"]);
+        assert_eq!(
+            model.told,
+            [
+                "a resize 34",
+                "a resize 35",
+                "b resize 34",
+                "b resize 35",
+                "both grow",
+                "vm grow",
+                "vm resize 32",
+            ]
+        );
         // There is space already.
         let (done, model) = resized(files().with("vm", "snapshot", &["a"], 10), "vm", 19);
         done.expect("larger");
@@ -307,7 +334,7 @@ mod tests {
         // The second one is large enough.
         let (done, model) = resized(files().with("both", "mirror", &["a", "b"], 0), "both", 22);
         done.expect("larger");
-        assert_eq!(model.told, ["a resize 23", "both grow"]);
+        assert_eq!(model.told, ["a resize 23", "a resize 24", "both grow"]);
     }
 
     #[test]
