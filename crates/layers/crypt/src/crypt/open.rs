@@ -2,7 +2,7 @@
 
 use super::cipher::{Algorithm, Cipher};
 use super::luks::{Costs, DataArea, HEADER_LEN, HEADER_MIN, KDF_MEMORY_MIN, Luks, Opened};
-use super::secret::Source;
+use super::secret::{Secret, Source};
 use super::{Crypt, Keys, Named};
 use lamina_block::{Begin, Buf, Build, Bytes, Env, Error, ErrorKind, Io, Node, Occasion, Result, Signal};
 use std::cell::Cell;
@@ -36,6 +36,7 @@ pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
             return Err(Error::unsupported(message).on(node.name()));
         }
     }
+    let source = Supply::new(source, &*with.env).await?;
     let (luks, opened) = match with.begin {
         Begin::Adopt => {
             return Err(Error::unsupported(
@@ -93,10 +94,34 @@ fn question(with: &Build) -> String {
     }
 }
 
-async fn unlock(luks: &Luks, source: &Source, env: &dyn Env) -> Result<Opened> {
+/// A source: a file has been read, and a person is asked when nothing but the answer can be wrong.
+struct Supply {
+    source: Source,
+    read: Option<Secret>,
+}
+
+impl Supply {
+    async fn new(source: Source, env: &dyn Env) -> Result<Supply> {
+        let read = match &source {
+            Source::Asked(_) => None,
+            source => Some(source.read(env, Occasion::Needed).await?),
+        };
+        Ok(Supply { source, read })
+    }
+
+    async fn secret(&self, env: &dyn Env, occasion: Occasion) -> Result<Secret> {
+        match &self.read {
+            Some(secret) => Ok(secret.copy()),
+            None => self.source.read(env, occasion).await,
+        }
+    }
+}
+
+async fn unlock(luks: &Luks, supply: &Supply, env: &dyn Env) -> Result<Opened> {
+    let source = &supply.source;
     for attempt in 0..source.attempts() {
         let occasion = if attempt == 0 { Occasion::Needed } else { Occasion::Wrong };
-        if let Some(opened) = luks.unlock(&source.read(env, occasion).await?).await? {
+        if let Some(opened) = luks.unlock(&supply.secret(env, occasion).await?).await? {
             return Ok(opened);
         }
     }
@@ -120,7 +145,7 @@ async fn make(
     with: &Build,
     header: &Rc<Node>,
     costs: Costs,
-    source: &Source,
+    source: &Supply,
 ) -> Result<(Luks, Opened)> {
     let algorithm = keys.cipher.map_or(Algorithm::AesXts, Named::algorithm);
     if algorithm.is_legacy() && !keys.allow_legacy {
@@ -151,7 +176,7 @@ async fn make(
         return Err(Error::new(ErrorKind::NoSpace, message).on(header.name()));
     }
     let data_area = DataArea { offset, size: None, tweak: 0, algorithm, sector };
-    let secret = source.read(&*with.env, Occasion::New).await?;
+    let secret = source.secret(&*with.env, Occasion::New).await?;
     Luks::make(header, &with.env, costs, len, &data_area, &secret).await
 }
 
