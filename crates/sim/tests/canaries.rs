@@ -6,7 +6,7 @@
 
 use lamina_block::{
     Buf, Durability, Env, Extent, ExtentState, Geometry, Healed, Io, Judge, Layer, Manage, Node, Op,
-    Passthrough, Pending, Request,
+    Passthrough, Pending, Place, Request,
 };
 use lamina_block::{Result, Step, all};
 use lamina_sim::{Check, Rig, Run, Subject, run};
@@ -58,6 +58,7 @@ enum Flaw {
     HasAnOddGeometry,
     AsksTooMuch,
     HealsNothing,
+    LocatesElsewhere,
 }
 
 struct Canary {
@@ -346,6 +347,13 @@ impl Layer for Canary {
         Box::pin(async move { Ok(vec![Extent { len: at.end - at.start, state }]) })
     }
 
+    fn places(self: Rc<Self>, at: u64) -> Pending<Vec<Place>> {
+        let (child, there, _) = self.locate(at, true);
+        let child = if self.flaw == Flaw::LocatesElsewhere { 1 - child } else { child };
+        let place = Place::data(&self.children[child], there);
+        Box::pin(async { Ok(vec![place]) })
+    }
+
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         Box::pin(async move {
             let (child, there, run) = self.locate(at.start, true);
@@ -432,6 +440,7 @@ canaries! {
     refuses_the_last_block: RefusesTheLastBlock, Edges, "ended with";
     has_an_odd_geometry: HasAnOddGeometry, Edges, "geometry is wrong";
     heals_nothing: HealsNothing, Heal, "does not reach";
+    locates_elsewhere: LocatesElsewhere, Heal, "is not located there";
 }
 
 /// A failure is found again by its seed, to the letter.
