@@ -65,12 +65,11 @@ impl Walk {
     #[inline]
     fn count(&mut self, mut result: Result<()>, latency_ns: u64, and: impl Fn(&Node)) -> Result<()> {
         let outcome = Outcome::new(self.op, self.bytes, latency_ns, result.is_err());
-        if result.is_err() || tracing::enabled!(tracing::Level::TRACE) {
+        if result.is_err() || tracing::enabled!(tracing::Level::TRACE) || probe::is_traced() {
             result = self.tell(result, latency_ns);
         }
         for node in self.nodes.drain(..) {
             node.stats().count(&outcome);
-            probe::request(&node, self.op, self.bytes, latency_ns, result.is_err());
             if let Err(e) = &result {
                 node.stats().failed(e.kind(), node.now());
             }
@@ -85,6 +84,7 @@ impl Walk {
         let (Some(first), Some(last)) = (self.nodes.first(), self.nodes.last()) else { return result };
         let (op, bytes, ok) = (self.op.name(), self.bytes, result.is_ok());
         tracing::trace!(device = %first.name(), op, bytes, latency_ns, ok);
+        self.nodes.iter().for_each(|node| probe::request(node, self.op, bytes, latency_ns, !ok));
         result.map_err(|e| e.on(last.name()))
     }
 }
