@@ -179,6 +179,11 @@ fn the_check_finds_what_it_should() {
 const STATICS: &[(&str, &str, &str)] = &[
     ("block/src/account.rs", "HERE", "the request that is polled, to what it calls, which knows no request"),
     ("block/src/account.rs", "IS_HERE", "as HERE: asked for every request"),
+    (
+        "block/src/probe.rs",
+        "TRACERS",
+        "a tracer raises it from outside, at an address that the program's file tells",
+    ),
     ("host/src/executor.rs", "HERE", "the reactor's: a waker knows only the thread on which it is called"),
     ("host/src/executor.rs", "READY", "the reactor's: as HERE"),
     ("host/src/executor.rs", "NEXT", "the reactor's: numbers of executors, so that a waker knows its own"),

@@ -43,7 +43,8 @@ pub(crate) fn check(subject: &Subject, seed: u64) -> Result<(), String> {
     scene.finish(load)
 }
 
-/// Lets a block rot, and has it healed. `disks`: those with nodes; `fails`: a device on the way fails on purpose, and may have the other copy.
+/// Lets a block rot, and has it healed. `disks`: those with nodes; `fails`: a device on the way fails on purpose, and
+/// may have the other copy.
 async fn trial(
     env: Rc<SimEnv>,
     top: Rc<Node>,
