@@ -16,9 +16,14 @@ use std::io::Write;
 
 /// How often the devices below grow, at most, until a device is as large as wanted.
 const ROUNDS: usize = 4;
+/// The largest size in bytes: with it, no sum of sizes below overflows.
+const SIZE_MAX: u64 = 1 << 62;
 
 /// Runs `lamina resize`.
 pub fn run(args: &cli::Resize) -> Result<(), Failure> {
+    if args.size.0 > SIZE_MAX {
+        return Err(Failure::usage(format!("{} is too large: at most {}", args.size, Bytes(SIZE_MAX))));
+    }
     let mut daemon = Running { client: Client::find(args.daemon.control.as_deref())? };
     let name = daemon.device(&args.device)?;
     let (now, to) = (daemon.look(&name)?.geometry.size, args.size.0);

@@ -3,7 +3,7 @@
 use crate::bench::target;
 use crate::exit::Failure;
 use futures_util::future::try_join_all;
-use lamina_block::{Buf, Durability, Env, Extent, ExtentState, Io, Node, Zero};
+use lamina_block::{Durability, Env, Extent, ExtentState, Io, Node, Zero};
 use lamina_graph::Hierarchy;
 use lamina_host::{Host, Options, Reactor};
 use std::cell::Cell;
@@ -126,24 +126,19 @@ impl Copy {
             false => self.from.submit(Io::read(at.start, new.clone())).await?,
         }
         self.to.submit(Io::read(at.start, old.clone())).await?;
-        for part in
+        for (part, zero) in
             differing(&new.to_vec(), &old.to_vec(), BLOCK.max(self.to.geometry().block.into()) as usize)
         {
             let to = at.start + part.start as u64..at.start + part.end as u64;
             self.written.set(self.written.get() + (to.end - to.start));
-            let bytes = new.slice(part);
-            let io = match is_zero(&bytes) {
+            let io = match zero {
                 true => Io::zero(to, Zero { unmap: true, ..Zero::default() }),
-                false => Io::write(to.start, bytes, Durability::Cached),
+                false => Io::write(to.start, new.slice(part), Durability::Cached),
             };
             self.to.submit(io).await?;
         }
         Ok(())
     }
-}
-
-fn is_zero(bytes: &Buf) -> bool {
-    bytes.to_vec().iter().all(|byte| *byte == 0)
 }
 
 /// Whether nothing but zeroes is in a part of what `runs` describe.
@@ -156,8 +151,8 @@ fn is_empty(runs: &[Extent], part: &Range<u64>) -> bool {
     })
 }
 
-/// Blocks that differ, in runs: all of one run are zeroes in `new`, or none is.
-fn differing(new: &[u8], old: &[u8], block: usize) -> Vec<Range<usize>> {
+/// Blocks that differ, in runs, and whether all of a run are zeroes in `new`; otherwise none is.
+fn differing(new: &[u8], old: &[u8], block: usize) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     for (number, (new, old)) in new.chunks(block).zip(old.chunks(block)).enumerate() {
         if new == old {
@@ -169,7 +164,7 @@ fn differing(new: &[u8], old: &[u8], block: usize) -> Vec<Range<usize>> {
             _ => runs.push((start..start + new.len(), zero)),
         }
     }
-    runs.into_iter().map(|(run, _)| run).collect()
+    runs
 }
 
 #[cfg(test)]
@@ -180,8 +175,8 @@ mod tests {
     fn blocks_that_differ_are_found_in_runs() {
         let old = [1, 1, 1, 1, 1, 1, 0, 0, 5, 5];
         let new = [1, 1, 2, 1, 1, 3, 0, 0, 0, 0];
-        assert_eq!(differing(&new, &old, 2), [2..6, 8..10]);
-        assert_eq!(differing(&[0, 0, 0, 0, 7], &[1, 0, 7, 0, 0], 2), [0..4, 4..5]);
+        assert_eq!(differing(&new, &old, 2), [(2..6, false), (8..10, true)]);
+        assert_eq!(differing(&[0, 0, 0, 0, 7], &[1, 0, 7, 0, 0], 2), [(0..4, true), (4..5, false)]);
         assert!(differing(&old, &old, 4).is_empty());
     }
 
