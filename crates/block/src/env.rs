@@ -149,6 +149,13 @@ pub trait Conn {
     /// Sends all of `from`, segments in order. [`ErrorKind::BadMemory`](crate::ErrorKind) if a part of it cannot be
     /// read: the connection goes on after the bytes that were sent before, which the error's range counts from 0.
     fn send(&self, from: Buf) -> Pending;
+    /// Sends what the peer's socket takes at once of the start of `from`; the number of bytes, 0 also where this is not
+    /// possible. The rest is for [`Conn::send`], which says why a connection takes nothing. Not while a send is under
+    /// way.
+    fn send_at_once(&self, from: &Buf) -> usize {
+        let _ = from;
+        0
+    }
     /// Ends both directions; a receive or send under way returns.
     fn shutdown(&self);
     /// [`Conn::shutdown`], and sent bytes that have not arrived may be dropped, where the system can do that. For a

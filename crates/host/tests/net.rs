@@ -93,6 +93,38 @@ fn large_transfers_both_ways_at_once() {
 }
 
 #[test]
+fn what_a_socket_takes_at_once_comes_before_what_is_sent_then() {
+    let reactor = reactor();
+    let host = reactor.env();
+    let folder = tempfile::tempdir().unwrap();
+    for at in [unix(folder.path()), tcp()] {
+        let listener = host.listen(at).unwrap();
+        reactor.run(async {
+            let (client, server) = pair(&host, &listener).await;
+            let bytes: Vec<u8> = (0..20_000_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
+            let all_bytes = Buf::from_vec(bytes.clone());
+            let taken = client.send_at_once(&all_bytes);
+            assert!((1..bytes.len()).contains(&taken), "{taken}: nobody receives yet");
+            let (rest, got) = (all_bytes.slice(taken..bytes.len()), Buf::zeroed(bytes.len()));
+            all([
+                Box::pin(async { client.send(rest).await.unwrap() }),
+                Box::pin(receive_exactly(&server, &got)),
+            ])
+            .await;
+            assert!(got.to_vec() == bytes);
+            server.shutdown();
+            drop(server);
+            // The connection says why when the rest is sent.
+            while client.send_at_once(&all_bytes.slice(0..1)) > 0 {
+                host.sleep(Duration::from_millis(1)).await;
+            }
+            let e = client.send(all_bytes.slice(0..1)).await.unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Offline, "{e}");
+        });
+    }
+}
+
+#[test]
 fn a_closed_peer_is_an_end_and_then_an_error() {
     let reactor = reactor();
     let host = reactor.env();

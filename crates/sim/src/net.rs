@@ -378,6 +378,19 @@ impl Wire {
         }
         self.check(side)
     }
+
+    fn send_at_once(&self, side: usize, net: &Net, from: &Buf) -> usize {
+        let pipe = &self.pipes[side];
+        let space = WINDOW - pipe.bytes.borrow().len();
+        if self.check(side).is_err() || pipe.ended.get() || memory::check(from).is_err() {
+            return 0;
+        }
+        let n = net.piece(space.min(from.len()) + 1) - 1;
+        let bytes = from.slice(0..n).to_vec();
+        pipe.bytes.borrow_mut().extend(bytes);
+        pipe.changed.notify();
+        n
+    }
 }
 
 impl Conn for End {
@@ -389,6 +402,10 @@ impl Conn for End {
     fn send(&self, from: Buf) -> Pending {
         let (wire, net, side) = (Rc::clone(&self.wire), Rc::clone(&self.net), self.side);
         Box::pin(async move { wire.send(side, &net, from).await })
+    }
+
+    fn send_at_once(&self, from: &Buf) -> usize {
+        self.wire.send_at_once(self.side, &self.net, from)
     }
 
     fn shutdown(&self) {

@@ -30,6 +30,8 @@ pub(super) struct Stream {
     ring: Rc<Ring>,
     fd: Fd,
     peer: String,
+    /// The peer is a process of this machine.
+    is_here: bool,
 }
 
 /// Connects to `to`; to a TCP host's addresses in turn.
@@ -40,7 +42,7 @@ pub(crate) async fn connect(tools: Tools, to: Address) -> Result<Rc<dyn Conn>> {
             let fd = socket(AddressFamily::UNIX).map_err(failed)?;
             let address = unix_address(path)?.into();
             let fd = connect_one(&tools.ring, fd, address).await.map_err(failed)?;
-            Ok(Rc::new(Stream { ring: tools.ring, fd, peer: to.to_string() }))
+            Ok(Rc::new(Stream { ring: tools.ring, fd, peer: to.to_string(), is_here: true }))
         }
         Address::Tcp(host) => {
             let name = host.clone();
@@ -49,7 +51,8 @@ pub(crate) async fn connect(tools: Tools, to: Address) -> Result<Rc<dyn Conn>> {
             for address in resolved.and_then(|r| r).map_err(failed)? {
                 match connect_tcp(&tools.ring, address).await {
                     Ok(fd) => {
-                        return Ok(Rc::new(Stream { ring: tools.ring, fd, peer: format!("tcp:{address}") }));
+                        let peer = format!("tcp:{address}");
+                        return Ok(Rc::new(Stream { ring: tools.ring, fd, peer, is_here: false }));
                     }
                     Err(e) => last = e,
                 }
@@ -99,7 +102,7 @@ impl Stream {
     /// A connection that was accepted on a Unix socket.
     pub fn accepted_unix(ring: &Rc<Ring>, fd: OwnedFd, at: &Path) -> Stream {
         let peer = format!("unix:{}{}", at.display(), holders::other_end(&fd));
-        Stream { ring: Rc::clone(ring), fd: Rc::new(fd), peer }
+        Stream { ring: Rc::clone(ring), fd: Rc::new(fd), peer, is_here: true }
     }
 
     /// A connection that was accepted on a TCP socket.
@@ -108,7 +111,7 @@ impl Stream {
         let _ = tune_tcp(&fd);
         let peer = rustix::net::getpeername(&fd).ok().flatten().and_then(|a| SocketAddr::try_from(a).ok());
         let peer = peer.map_or_else(|| "tcp".into(), |a| format!("tcp:{a}"));
-        Stream { ring: Rc::clone(ring), fd: Rc::new(fd), peer }
+        Stream { ring: Rc::clone(ring), fd: Rc::new(fd), peer, is_here: false }
     }
 }
 
@@ -137,26 +140,28 @@ impl Conn for Stream {
 
     fn send(&self, from: Buf) -> Pending {
         let (ring, fd) = (Rc::clone(&self.ring), Rc::clone(&self.fd));
-        let is_here = self.peer.starts_with("unix:");
+        let is_here = self.is_here;
         Box::pin(async move {
             let (len, mut rest) = (from.len(), from);
-            // At once to another machine, whose turn begins sooner; what goes to a process of this one gathers.
-            let mut waits = is_here;
-            while !rest.is_empty() {
-                let sent = match std::mem::replace(&mut waits, true) {
-                    true => ring.send(&fd, rest.clone()).await.result.map(|n| n as usize),
-                    false => Ring::send_now(&fd, &rest),
-                };
-                match sent {
-                    Ok(n) if n == rest.len() => return Ok(()),
-                    Ok(n) => rest = rest.slice(n..rest.len()),
-                    Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            // Another machine begins to work while the turn goes on here. What goes to a process of this one gathers.
+            let mut sent = if is_here { 0 } else { Ring::send_now(&fd, &rest).unwrap_or(0) };
+            loop {
+                if sent == rest.len() {
+                    return Ok(());
+                }
+                rest = rest.slice(sent..rest.len());
+                sent = match ring.send(&fd, rest.clone()).await.result {
+                    Ok(n) => n as usize,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
                     Err(e) if is_of_memory(&e) => return Err(Error::from(e).at(0..(len - rest.len()) as u64)),
                     Err(e) => return Err(lost("the connection broke", e)),
-                }
+                };
             }
-            Ok(())
         })
+    }
+
+    fn send_at_once(&self, from: &Buf) -> usize {
+        Ring::send_now(&self.fd, from).unwrap_or(0)
     }
 
     fn shutdown(&self) {

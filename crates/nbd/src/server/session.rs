@@ -65,6 +65,8 @@ pub struct Session {
     finished: Cell<bool>,
     /// Requests that were not answered at once.
     tasks: Cell<usize>,
+    /// A reply in the outbox waited for the node.
+    waited: Cell<bool>,
     /// Replies are on their way into the socket.
     sending: Cell<bool>,
     broken: Cell<bool>,
@@ -116,6 +118,7 @@ impl Session {
             ready: Signal::new(),
             finished: Cell::new(false),
             tasks: Cell::new(0),
+            waited: Cell::new(false),
             sending: Cell::new(false),
             broken: Cell::new(false),
             failed: Cell::new(0),
@@ -339,6 +342,7 @@ impl Session {
         self.tasks.update(|n| n + 1);
         self.env.spawn(Box::pin(async move {
             work(&session).await;
+            session.waited.set(true);
             session.tasks.update(|n| n - 1);
         }));
     }
@@ -451,15 +455,17 @@ impl Session {
 
     /// Sends in pieces, so that a dead client can be told from a slow one: a dead client does not keep the server from
     /// stopping.
-    async fn send_all(&self, mut rest: Buf) -> Result<()> {
-        while !rest.is_empty() {
-            let len = rest.len().min(TAKEN_MIN);
-            let sent = self.conn.send(rest.slice(0..len));
-            match select(sent, pin!(self.late())).await {
-                Either::Left((sent, _)) => sent?,
+    async fn send_all(&self, bytes: Buf) -> Result<()> {
+        // A client that has waited for the node goes on at once. Replies to what has just come gather with what comes.
+        let mut sent = if self.waited.take() { self.conn.send_at_once(&bytes) } else { 0 };
+        while sent < bytes.len() {
+            let end = bytes.len().min(sent + TAKEN_MIN);
+            let piece = self.conn.send(bytes.slice(sent..end));
+            match select(piece, pin!(self.late())).await {
+                Either::Left((done, _)) => done?,
                 Either::Right(_) => return Err(Error::offline("the client does not take its replies")),
             }
-            rest = rest.slice(len..rest.len());
+            sent = end;
         }
         Ok(())
     }
