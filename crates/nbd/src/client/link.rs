@@ -42,6 +42,8 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// Time that a server has to take our farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long replies are received from a server that takes no more requests.
+const LEFT_OVER: Duration = Duration::from_secs(1);
 /// The most segments that are sent by one call; the kernel takes 1024.
 const SEGMENTS_MAX: usize = 512;
 /// Bytes of zeroes that one call sends instead of memory that cannot be read.
@@ -419,7 +421,12 @@ impl Link {
             match select(pin!(self.send(&conn)), receive).await {
                 // After the goodbye the server closes when it has answered.
                 Either::Left((Ok(()), receive)) => receive.await,
-                Either::Left((Err(e), _)) | Either::Right((Err(e), _)) => Err(e),
+                Either::Left((Err(e), receive)) => {
+                    // A server that leaves takes no more requests, and has answered others.
+                    select(receive, self.common.env.sleep(LEFT_OVER)).await;
+                    Err(e)
+                }
+                Either::Right((Err(e), _)) => Err(e),
                 Either::Right((Ok(()), _)) => Ok(()),
             }
         };
