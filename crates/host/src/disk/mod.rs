@@ -9,6 +9,9 @@
 //! * *Zero*: a hole where space may be released, otherwise the file system's or device's zeroing of ranges, and
 //!   written zeroes where there is neither.
 //!
+//! A file of tmpfs is read and written by calls of this core, in pieces that are short: the ring would have a thread of
+//! the kernel copy them, which costs more than the copy.
+//!
 //! Invariant: memory for O_DIRECT has the alignment that the kernel wants. Other memory goes through a private copy, at
 //! most [`BOUNCE_MAX`] bytes of it for one request at a time.
 //!
@@ -24,7 +27,7 @@ mod zones;
 pub(crate) use zones::open_zoned;
 
 use crate::host::Tools;
-use crate::ring::{Fd, Sync};
+use crate::ring::{Fd, Ring, Sync};
 use end::End;
 use lamina_block::{
     Buf, Command, Durability, Effect, Error, ErrorKind, Extent, Geometry, Io, Layer, Manage, Op, OpenDisk,
@@ -33,7 +36,6 @@ use lamina_block::{
 use open::Facts;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -41,6 +43,8 @@ use std::rc::Rc;
 
 /// The most memory that one request takes to align its data, in bytes.
 const BOUNCE_MAX: usize = 1 << 20;
+/// The longest transfer with a file in memory that this core makes itself, in bytes: about 10 us, for which others wait.
+const COPY_MAX: usize = 64 << 10;
 
 /// A file or block device that is open.
 pub(crate) struct Disk {
@@ -174,7 +178,11 @@ impl Disk {
     }
 
     async fn read_all(&self, fd: &Fd, into: Buf, at: u64) -> Result<()> {
-        self.all(into, at, |part, at| self.tools.ring.read(fd, part, at)).await
+        let read = async |part: Buf, at| match self.is_short_copy(&part) {
+            true => Ring::read_now(fd, &part, at),
+            false => self.tools.ring.read(fd, part, at).await.result,
+        };
+        self.all(into, at, read).await
     }
 
     async fn write(&self, fd: &Fd, from: Buf, at: u64, durability: Durability) -> Result<()> {
@@ -199,20 +207,30 @@ impl Disk {
     }
 
     async fn write_all(&self, fd: &Fd, from: Buf, at: u64, sync: Sync) -> Result<()> {
-        self.all(from, at, |part, at| self.tools.ring.write(fd, part, at, sync)).await
+        let write = async |part: Buf, at| match self.is_short_copy(&part) {
+            true => Ring::write_now(fd, &part, at, sync),
+            false => self.tools.ring.write(fd, part, at, sync).await.result,
+        };
+        self.all(from, at, write).await
+    }
+
+    /// True if the transfer is made sooner than it is handed to the kernel's threads, which make it where the file
+    /// system cannot say that it would wait.
+    fn is_short_copy(&self, part: &Buf) -> bool {
+        self.facts.in_memory && part.len() <= COPY_MAX
     }
 
     /// Transfers a whole buffer, in as many operations as the kernel makes of it.
-    async fn all<F: Future<Output = crate::ring::Answer>>(
+    async fn all(
         &self,
         buf: Buf,
         at: u64,
-        operation: impl Fn(Buf, u64) -> F,
+        operation: impl AsyncFn(Buf, u64) -> io::Result<u32>,
     ) -> Result<()> {
         let range = at..at + buf.len() as u64;
         let (mut rest, mut at) = (buf, at);
         loop {
-            match operation(rest.clone(), at).await.result {
+            match operation(rest.clone(), at).await {
                 Ok(n) if n as usize == rest.len() => return Ok(()),
                 Ok(0) if at < self.end.served.get() => return Err(self.lose(at).at(range)),
                 Ok(0) => {

@@ -18,6 +18,9 @@ const ALIGN_UNKNOWN: u32 = 4096;
 /// The largest logical block, in bytes.
 const BLOCK_MAX: u32 = 64 << 10;
 
+/// The magic number of tmpfs.
+const TMPFS: u64 = 0x0102_1994;
+
 /// The fixed properties of an open disk.
 pub(super) struct Facts {
     pub path: PathBuf,
@@ -25,6 +28,8 @@ pub(super) struct Facts {
     pub device: bool,
     /// Its size can be asked for without waiting.
     pub local: bool,
+    /// A file of tmpfs: a transfer is a copy in memory.
+    pub in_memory: bool,
     /// The alignment of memory for O_DIRECT; none through the page cache.
     pub direct: Option<Needs>,
 }
@@ -93,7 +98,10 @@ fn look(file: &File, open: &OpenDisk) -> Result<(Facts, Geometry)> {
     let optimal = optimal.next_power_of_two().max(block);
     let read_only = open.read_only;
     let geometry = Geometry { size, block, optimal, stripe: 0, read_only, discard, zero, fua: true };
-    Ok((Facts { path: path.clone(), device, local: super::end::is_local(file, device), direct }, geometry))
+    // The file system of a device's node says nothing of the device.
+    let in_memory = !device && rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS);
+    let local = super::end::is_local(file, device);
+    Ok((Facts { path: path.clone(), device, local, in_memory, direct }, geometry))
 }
 
 /// The file, and whether it was made just now.

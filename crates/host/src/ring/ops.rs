@@ -24,6 +24,20 @@ pub(crate) enum Sync {
     Data,
 }
 
+impl Sync {
+    fn flags(self) -> i32 {
+        match self {
+            Sync::No => 0,
+            Sync::Data => libc::RWF_DSYNC,
+        }
+    }
+}
+
+/// What a call has answered: a number of bytes, which fits as it is no more than [`BYTES_MAX`].
+fn counted(answer: isize) -> io::Result<u32> {
+    u32::try_from(answer).map_err(|_| io::Error::last_os_error())
+}
+
 fn raw(fd: &Fd) -> types::Fd {
     types::Fd(fd.as_raw_fd())
 }
@@ -61,10 +75,7 @@ impl Ring {
 
     /// Writes the buffer at `at`; the answer is the number of bytes, fewer than asked for where the kernel likes.
     pub fn write(self: &Rc<Self>, fd: &Fd, from: Buf, at: u64, sync: Sync) -> Operation {
-        let flags = match sync {
-            Sync::No => 0,
-            Sync::Data => libc::RWF_DSYNC,
-        };
+        let flags = sync.flags();
         let (entry, memory) = match single(&from) {
             Some((start, len)) => {
                 let entry = opcode::Write::new(raw(fd), start, len).offset(at).rw_flags(flags).build();
@@ -77,6 +88,21 @@ impl Ring {
             }
         };
         self.begin(entry, fd, memory)
+    }
+
+    /// Reads at once, as [`Ring::read`], and waits until that is done: for files in memory.
+    pub fn read_now(fd: &Fd, into: &Buf, at: u64) -> io::Result<u32> {
+        let list = vectors(into);
+        // SAFETY: the list refers to memory that the buffer keeps alive until the call returns.
+        counted(unsafe { libc::preadv(fd.as_raw_fd(), list.as_ptr(), list.len() as i32, at as i64) })
+    }
+
+    /// Writes at once, as [`Ring::write`], and waits until that is done: for files in memory.
+    pub fn write_now(fd: &Fd, from: &Buf, at: u64, sync: Sync) -> io::Result<u32> {
+        let list = vectors(from);
+        let (fd, count) = (fd.as_raw_fd(), list.len() as i32);
+        // SAFETY: as in `read_now`; the kernel only reads the memory.
+        counted(unsafe { libc::pwritev2(fd, list.as_ptr(), count, at as i64, sync.flags()) })
     }
 
     /// Makes data durable, and with it what is needed to find it (fdatasync).
