@@ -32,6 +32,17 @@ async fn refusal(host: &Rc<Host>, how: OpenDisk) -> lamina_block::Error {
     open(host, how).await.err().expect("it is refused")
 }
 
+/// A folder on the file system of temporary files, and one in memory.
+fn folders() -> [tempfile::TempDir; 2] {
+    [tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")].map(Result::unwrap)
+}
+
+/// Folders for files, and whether these are read and written without the page cache.
+fn kinds() -> [(tempfile::TempDir, bool); 3] {
+    let ([disk, memory], direct) = (folders(), tempfile::tempdir().unwrap());
+    [(disk, false), (direct, true), (memory, false)]
+}
+
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed).collect()
 }
@@ -122,9 +133,8 @@ async fn many_at_once(node: &Rc<Node>) {
 fn a_file_does_everything_cached_and_direct() {
     let reactor = Reactor::new(Options { entries: 16, ..Options::default() }).unwrap();
     let host = reactor.env();
-    let folder = tempfile::tempdir().unwrap();
-    for direct in [false, true] {
-        let path = folder.path().join(format!("direct-{direct}"));
+    for (folder, direct) in kinds() {
+        let path = folder.path().join("disk");
         let how = OpenDisk { direct, create: Some(3 * SIZE), ..disk(&path) };
         reactor.run(async {
             let node = open(&host, how).await.unwrap();
@@ -295,7 +305,7 @@ async fn is_lost(node: &Rc<Node>, path: &Path) {
 fn a_file_that_others_cut_short_is_lost_whatever_notices_it() {
     let reactor = reactor();
     let host = reactor.env();
-    let folder = tempfile::tempdir().unwrap();
+    let folders = folders();
     let ones = |len: u64| Buf::from_vec(vec![1; len as usize]);
     let requests: [fn(Buf) -> Io; 6] = [
         // Behind the cut; the second one meets it on the way.
@@ -308,7 +318,9 @@ fn a_file_that_others_cut_short_is_lost_whatever_notices_it() {
         // Nothing at the cut.
         |_| Io::flush(),
     ];
-    for (number, request) in requests.into_iter().enumerate() {
+    let cases = requests.into_iter().enumerate();
+    for ((number, request), folder) in cases.flat_map(|case| folders.each_ref().map(|folder| (case, folder)))
+    {
         let path = folder.path().join(format!("cut-{number}"));
         reactor.run(async {
             let node = cut_short(&host, &path, SIZE / 2).await;
@@ -341,9 +353,9 @@ fn what_was_behind_a_cut_is_no_hole() {
 fn no_read_finds_the_hole_that_a_write_makes() {
     let reactor = reactor();
     let host = reactor.env();
-    let folder = tempfile::tempdir().unwrap();
-    for turn in 0..20 {
-        let path = folder.path().join(format!("cut-{turn}"));
+    let folders = folders();
+    for turn in 0..40 {
+        let path = folders[turn % 2].path().join(format!("cut-{turn}"));
         reactor.run(async {
             let node = cut_short(&host, &path, SIZE / 2).await;
             let write = node.submit(Io::write(SIZE - 8192, Buf::from_vec(vec![1; 4096]), Durability::Cached));
@@ -410,9 +422,8 @@ fn a_file_grows_and_shrinks_only_by_force() {
 fn random_requests_match_a_plain_copy() {
     let reactor = reactor();
     let host = reactor.env();
-    let folder = tempfile::tempdir().unwrap();
-    for direct in [false, true] {
-        let path = folder.path().join(format!("direct-{direct}"));
+    for (folder, direct) in kinds() {
+        let path = folder.path().join("disk");
         let how = OpenDisk { direct, create: Some(SIZE), block: Some(4096), ..disk(&path) };
         reactor.run(async {
             let node = open(&host, how).await.unwrap();
@@ -592,26 +603,27 @@ impl Drop for Gone {
 fn memory_that_is_gone_fails_its_request_alone() {
     let reactor = reactor();
     let host = reactor.env();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disk");
     let len = 64 * KIB as usize;
-    reactor.run(async {
-        let node = open(&host, OpenDisk { create: Some(SIZE), ..disk(&path) }).await.unwrap();
-        let bytes = pattern(SIZE as usize, 1);
-        write(&node, 0, bytes.clone(), Durability::Cached).await;
-        let beside = node.submit(Io::read(0, Buf::zeroed(len)));
-        let from = node.submit(Io::write(0, Gone::memory(len), Durability::Cached));
-        let fua = node.submit(Io::write(0, Gone::memory(len), Durability::Fua));
-        let into = node.submit(Io::read(0, Gone::memory(len)));
-        // The part in front is there.
-        let mut half = Buf::from_vec(bytes[..len].to_vec());
-        half.append(Gone::memory(len));
-        let half = node.submit(Io::write(0, half, Durability::Cached));
-        beside.await.unwrap();
-        for request in [from, fua, into, half] {
-            assert_eq!(request.await.unwrap_err().kind(), ErrorKind::BadMemory);
-        }
-        assert!(read(&node, 0, SIZE as usize).await == bytes);
-        node.submit(Io::flush()).await.unwrap();
-    });
+    for folder in folders() {
+        let path = folder.path().join("disk");
+        reactor.run(async {
+            let node = open(&host, OpenDisk { create: Some(SIZE), ..disk(&path) }).await.unwrap();
+            let bytes = pattern(SIZE as usize, 1);
+            write(&node, 0, bytes.clone(), Durability::Cached).await;
+            let beside = node.submit(Io::read(0, Buf::zeroed(len)));
+            let from = node.submit(Io::write(0, Gone::memory(len), Durability::Cached));
+            let fua = node.submit(Io::write(0, Gone::memory(len), Durability::Fua));
+            let into = node.submit(Io::read(0, Gone::memory(len)));
+            // The part in front is there.
+            let mut half = Buf::from_vec(bytes[..len].to_vec());
+            half.append(Gone::memory(len));
+            let half = node.submit(Io::write(0, half, Durability::Cached));
+            beside.await.unwrap();
+            for request in [from, fua, into, half] {
+                assert_eq!(request.await.unwrap_err().kind(), ErrorKind::BadMemory);
+            }
+            assert!(read(&node, 0, SIZE as usize).await == bytes);
+            node.submit(Io::flush()).await.unwrap();
+        });
+    }
 }
