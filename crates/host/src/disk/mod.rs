@@ -43,7 +43,7 @@ use std::rc::Rc;
 
 /// The most memory that one request takes to align its data, in bytes.
 const BOUNCE_MAX: usize = 1 << 20;
-/// The longest transfer with a file in memory that this core makes itself, in bytes: about 10 us, for which others wait.
+/// The longest transfer with a file in memory that this core makes itself, in bytes: others wait for about 10 us.
 const COPY_MAX: usize = 64 << 10;
 
 /// A file or block device that is open.
