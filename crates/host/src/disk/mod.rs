@@ -9,8 +9,8 @@
 //! * *Zero*: a hole where space may be released, otherwise the file system's or device's zeroing of ranges, and
 //!   written zeroes where there is neither.
 //!
-//! A file of tmpfs is read and written by calls of this core, in pieces that are short: the ring would have a thread of
-//! the kernel copy them, which costs more than the copy.
+//! Short transfers with a file of tmpfs are made by calls of this core: the ring would have a thread of the kernel copy
+//! them, which costs more than the copy.
 //!
 //! Invariant: memory for O_DIRECT has the alignment that the kernel wants. Other memory goes through a private copy, at
 //! most [`BOUNCE_MAX`] bytes of it for one request at a time.

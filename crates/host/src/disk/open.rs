@@ -18,9 +18,6 @@ const ALIGN_UNKNOWN: u32 = 4096;
 /// The largest logical block, in bytes.
 const BLOCK_MAX: u32 = 64 << 10;
 
-/// The magic number of tmpfs.
-const TMPFS: u64 = 0x0102_1994;
-
 /// The fixed properties of an open disk.
 pub(super) struct Facts {
     pub path: PathBuf,
@@ -99,7 +96,7 @@ fn look(file: &File, open: &OpenDisk) -> Result<(Facts, Geometry)> {
     let read_only = open.read_only;
     let geometry = Geometry { size, block, optimal, stripe: 0, read_only, discard, zero, fua: true };
     // The file system of a device's node says nothing of the device.
-    let in_memory = !device && rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS);
+    let in_memory = !device && rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC);
     let local = super::end::is_local(file, device);
     Ok((Facts { path: path.clone(), device, local, in_memory, direct }, geometry))
 }
