@@ -16,7 +16,9 @@ from rig.network import Network
 
 from telling import require, say, show, title
 
-STORE = """\
+WRITE = 0.3  # seconds that a write to the storage takes, of up to 1 MiB
+
+STORE = f"""\
 [device.disk]
 type = "file"
 path = "disk.img"
@@ -25,7 +27,7 @@ size = "256MiB"
 [device.far]                  # on the other side of a network
 type = "delay"
 over = "disk"
-write = "300ms"
+write = "{WRITE * 1000:.0f}ms"
 parallel = 1
 
 [export.disk]
@@ -112,9 +114,10 @@ class Hosts:
         say(f"a Linux guest on host {host}, booted in {time.monotonic() - began:.0f} s")
         return guest
 
-    def paired(self, host):
+    def paired(self, host, behind=0):
+        """Waits until the host has a peer, before which `behind` MiB have to be brought to the storage."""
         info = lambda: self.daemons[host].device("vm1")["info"]
-        wait_until(f"host {host} to have a peer", 30, lambda: info()["policy"] == "write-back")
+        wait_until(f"host {host} to have a peer", 30 + 2 * WRITE * behind, lambda: info()["policy"] == "write-back")
         say(f"vm1 on host {host}: {info()['cluster']['promise']['sentence']}")
 
     def vault(self):
@@ -154,7 +157,9 @@ def main():
 
         title("It is back, and is the other one's peer")
         hosts.daemons["a"].start()
-        hosts.paired("b")
+        # What was on flash alone at the takeover goes to the storage twice: at once, and again when nothing can come any
+        # more from the host that died (decision 0025).
+        hosts.paired("b", behind=done * JOB_MIB)
         guest.run(job(0, "--do_verify=1"), seconds=90)
         hosts.vault()
         guest.proc.kill()
