@@ -54,17 +54,20 @@ pub async fn send(conn: &dyn Conn, frame: &Frame, data: Buf) -> Result<()> {
 
 /// Fails if data have another checksum than their batch says.
 fn check(batch: &Batch, data: &Buf) -> Result<()> {
-    let mut from = 0;
+    let mut blocks = (0..data.len()).step_by(BLOCK);
     for entry in &batch.entries {
-        let to = from + entry.count as usize * BLOCK;
-        if crc32c::crc32c(&data.slice(from..to).to_vec()) != entry.checksum {
+        let sum = blocks.by_ref().take(entry.count as usize).fold(0, |sum, from| {
+            let mut block = [0; BLOCK];
+            data.read(from, &mut block);
+            crc32c::crc32c_append(sum, &block)
+        });
+        if sum != entry.checksum {
             let message = format!(
                 "the data of write {} have another checksum: they changed on their way",
                 entry.serial
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        from = to;
     }
     Ok(())
 }

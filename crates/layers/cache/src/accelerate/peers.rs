@@ -67,8 +67,9 @@ impl Tap for Peers {
             return;
         }
         // Guests may change their memory at any time: what is summed is what is sent.
-        let bytes = data.to_vec();
-        let (entry, data) = (Entry::of(serial, block, absent, &bytes), Buf::from_vec(bytes));
+        let mut bytes = self.env.pool().fresh(data.len());
+        data.read(0, &mut bytes);
+        let (entry, data) = (Entry::of(serial, block, absent, &bytes), Buf::from(bytes));
         for link in &*self.links.borrow() {
             link.put(entry, data.clone());
         }
