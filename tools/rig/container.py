@@ -4,6 +4,7 @@ The container has the host's kernel and no network. Its root file system is a co
 """
 
 import contextlib
+import os
 import pathlib
 import signal
 
@@ -12,6 +13,9 @@ from .process import Timeout, run, wait_until
 
 # What a login would set; apt asks nothing.
 ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"]
+
+# Where the host has mounted version 2 of control groups.
+GROUPS = next(path for path in map(pathlib.Path, ("/sys/fs/cgroup/unified", "/sys/fs/cgroup")) if path.is_dir())
 
 
 class Container:
@@ -26,9 +30,15 @@ class Container:
         run("tar", "-xf", archive, "-C", self.root, "--numeric-owner", seconds=300)
         # A machine name is a host name: no underscore, which a temporary folder may have.
         name = f"{rig.dir.name}-{suite}".replace("_", "-")
+        # systemd-nspawn makes the container's groups in the one where it runs: in a shared one, the services of two
+        # containers that have the same name would be one.
+        self.group = GROUPS / name
+        self.group.mkdir()
+        rig.callback(wait_until, "the end of the container's groups", 20, self._ungroup)
         # cgroup v2, whatever the host itself has: newer versions of systemd refuse the older one. Without the capability
         # systemd-nspawn would refuse munlock to all processes, which a machine does not.
         self.proc = rig.start(
+            "sh", "-c", 'echo $$ >"$0" && exec "$@"', self.group / "cgroup.procs",
             "systemd-nspawn", "--boot", "--register=no", "--keep-unit", "--private-network", "--link-journal=no",
             "--capability=CAP_IPC_LOCK", "--console=pipe", f"--machine={name}", f"--directory={self.root}",
             name=f"{suite}-console", env={"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
@@ -50,6 +60,12 @@ class Container:
 
     def _is_up(self):
         return self.run("systemctl is-system-running", check=False).stdout.strip() in ("running", "degraded")
+
+    def _ungroup(self):
+        with contextlib.suppress(OSError):
+            for group, _, _ in os.walk(self.group, topdown=False):
+                pathlib.Path(group).rmdir()
+        return not self.group.exists()
 
     def _end(self, name):
         """All its processes end with process 1; then systemd-nspawn removes what it made on the host, but for a folder."""
