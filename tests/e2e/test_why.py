@@ -148,6 +148,14 @@ class Why(RigCase):
         self.assertIn(times["slow"][0]["cause"], ("room", "flow-control"), times)
         self.assertIn("More is written than what is below takes", self.told())
 
+    @limit(180)
+    def test_writes_that_are_held_back_to_the_speed_of_the_store(self):
+        self.cached(slow("far", "disk", write=SLOW, parallel=1), flash="24MiB")
+        # One after the other: each is held back before the flash is full.
+        self.load(size="64KiB", depth=1, seconds=6)
+        self.first("write", "fast", "flow-control")
+        self.assertIn("More is written than what is below takes", self.told())
+
     def test_a_slow_flash(self):
         self.serve(
             device("disk", "file", path="disk.img", size="256MiB"), device("nvme", "file", path="nvme.img", size="64MiB"),
