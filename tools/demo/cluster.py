@@ -16,7 +16,8 @@ from rig.network import Network
 
 from telling import require, say, show, title
 
-WRITE = 0.3  # seconds that a write to the storage takes, of up to 1 MiB
+# Seconds that a write to the storage takes, and how many writes go on at a time.
+WRITE, PARALLEL = 0.3, 32
 
 STORE = f"""\
 [device.disk]
@@ -28,7 +29,7 @@ size = "256MiB"
 type = "delay"
 over = "disk"
 write = "{WRITE * 1000:.0f}ms"
-parallel = 1
+parallel = {PARALLEL}
 
 [export.disk]
 device = "far"
@@ -115,9 +116,9 @@ class Hosts:
         return guest
 
     def paired(self, host, behind=0):
-        """Waits until the host has a peer, before which `behind` MiB have to be brought to the storage."""
+        """Waits until the host has a peer. Before, `behind` MiB go to the storage twice; each block alone, at worst."""
         info = lambda: self.daemons[host].device("vm1")["info"]
-        wait_until(f"host {host} to have a peer", 30 + 2 * WRITE * behind, lambda: info()["policy"] == "write-back")
+        wait_until(f"host {host} to have a peer", 30 + 2 * (behind << 8) / PARALLEL * WRITE, lambda: info()["policy"] == "write-back")
         say(f"vm1 on host {host}: {info()['cluster']['promise']['sentence']}")
 
     def vault(self):
@@ -157,8 +158,8 @@ def main():
 
         title("It is back, and is the other one's peer")
         hosts.daemons["a"].start()
-        # What was on flash alone at the takeover goes to the storage twice: at once, and again when nothing can come any
-        # more from the host that died (decision 0025).
+        # What was on flash alone at the takeover: at once, and again when nothing can come any more from the host that
+        # died (decision 0025).
         hosts.paired("b", behind=done * JOB_MIB)
         guest.run(job(0, "--do_verify=1"), seconds=90)
         hosts.vault()
