@@ -1,7 +1,6 @@
 """`lamina top` in a terminal of 80 columns and 24 lines, which tmux shows."""
 
 import os
-import re
 import signal
 
 from common import RigCase, limit

@@ -118,7 +118,8 @@ class Hosts:
     def paired(self, host, behind=0):
         """Waits until the host has a peer. Before, `behind` MiB go to the storage twice; each block alone, at worst."""
         info = lambda: self.daemons[host].device("vm1")["info"]
-        wait_until(f"host {host} to have a peer", 30 + 2 * (behind << 8) / PARALLEL * WRITE, lambda: info()["policy"] == "write-back")
+        longest = 30 + 2 * (behind << 8) / PARALLEL * WRITE
+        wait_until(f"host {host} to have a peer", longest, lambda: info()["policy"] == "write-back")
         say(f"vm1 on host {host}: {info()['cluster']['promise']['sentence']}")
 
     def vault(self):
