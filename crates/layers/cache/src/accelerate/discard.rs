@@ -1,12 +1,15 @@
 //! Flushes and discards.
 
+use super::destage::PAUSE;
 use super::failure::{SideError, SideResult};
 use super::progress::Progress;
 use super::{Accelerate, Policy};
 use crate::flash::SLOT;
-use futures_util::future::join;
+use futures_util::future::{join, select};
 use lamina_block::{Durability, Error, Io, Result};
+use lamina_kit::flaw::flawed;
 use std::ops::Range;
+use std::pin::pin;
 
 /// Blocks that are discarded at once: 1 GiB.
 const DISCARD_BLOCKS: u64 = (1 << 30) / SLOT as u64;
@@ -22,13 +25,37 @@ impl Accelerate {
         }
     }
 
-    async fn flush_all(&self) -> SideResult<()> {
+    /// What the store has when the device is opened may have been acknowledged past this flash, by another host for
+    /// instance, and be in the cache of the store alone. Until it is durable there, flushes go to the store, too, and
+    /// the flash keeps nothing that is read there. A store that does not answer at once is not waited for.
+    pub(super) async fn flush_found(&self) {
+        if self.epochs.is_some() || flawed("what is found on the store counts as durable") {
+            return;
+        }
+        self.proceed(Progress::change_directly);
+        self.spawn(|me| async move {
+            while !me.is_over() && me.flush_direct().await.is_err() {
+                me.env.sleep(PAUSE).await;
+            }
+            me.moved.notify();
+        });
+        let flushed = pin!(self.moved.until(|| self.progress.get().is_direct_durable()));
+        select(flushed, self.env.sleep(PAUSE)).await;
+    }
+
+    /// Makes durable what was changed on the store past the flash.
+    async fn flush_direct(&self) -> SideResult<()> {
         // Over a `redo` what is discarded is part of an epoch, and visible when that is durable.
         if !self.progress.get().is_direct_durable() && self.epochs.is_none() {
             let direct = self.progress.get().direct();
             self.store.submit(Io::flush()).await?;
             self.proceed(|progress| progress.flushed(direct));
         }
+        Ok(())
+    }
+
+    async fn flush_all(&self) -> SideResult<()> {
+        self.flush_direct().await?;
         match self.policy.get() {
             Policy::WriteBack => {
                 let serial = self.volume.serial.get();

@@ -472,6 +472,7 @@ impl Accelerate {
         }
         if !read_only {
             me.begin().await.inspect_err(|_| me.volume.is_open.set(false))?;
+            me.flush_found().await;
         }
         me.asks_before();
         me.watch_fence();

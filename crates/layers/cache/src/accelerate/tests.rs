@@ -9,6 +9,7 @@ mod epochs;
 mod failures;
 mod figures;
 mod fills;
+mod found;
 mod gone;
 mod handover;
 mod hosts;

@@ -321,7 +321,7 @@ fn a_flash_that_comes_back_is_noticed() {
         ("a flash that fails hides an older state", Story::Returns),
     ] {
         FLAW.set(Some(flaw));
-        let caught = seeds(8).any(|seed| run(story, seed, 24).is_err());
+        let caught = seeds(40).any(|seed| run(story, seed, 24).is_err());
         FLAW.set(None);
         assert!(caught, "nothing noticed {flaw}");
     }

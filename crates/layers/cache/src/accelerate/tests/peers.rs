@@ -111,7 +111,7 @@ fn pause(seed: u64) -> Checked {
         let history = &seen.history;
         history.write(&env, &a.vm, 0..BLOCKS, 1, true).await.map_err(told("filled"))?;
         a.paired().await?;
-        let guests: Vec<_> = (0..WORKERS).map(|n| guest(&seen, &a, n, 4000)).collect();
+        let guests: Vec<_> = (0..WORKERS).map(|n| guest(&seen, &a, n, 40_000)).collect();
         env.sleep(Duration::from_micros(100_000 + env.random() % 900_000)).await;
         a.env.stop();
         seen.read(&b.vm, 0..BLOCKS).await.map_err(|e| format!("taken: {e}"))?;

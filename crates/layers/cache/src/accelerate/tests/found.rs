@@ -1,0 +1,110 @@
+//! What the store has when a device is opened: a process, a policy or a host before may have acknowledged it, and only
+//! the cache of the store may have it. A flush makes it durable.
+
+use super::cluster::{Serves, create};
+use super::failures::{disk, layer};
+use super::hosts::is_dead;
+use super::*;
+use lamina_block::{Begin, Error, Op};
+use lamina_sim::{DiskOptions, Image, Loss, SimEnv, Simulation};
+
+/// The last block is not whole: its writes go past the flash.
+const SIZE: u64 = (256 << 10) + 1024;
+const TAIL: u64 = SIZE - 1024;
+
+/// What `work` leaves on the store, and what it leaves there with the canary.
+fn with_and_without(work: impl Fn() -> u8) -> [u8; 2] {
+    let left = work();
+    FLAW.set(Some("what is found on the store counts as durable"));
+    let flawed = work();
+    FLAW.set(None);
+    [left, flawed]
+}
+
+async fn put(vm: &Rc<Node>, at: u64, value: u8) {
+    let write = Io::write(at, Buf::from_vec(vec![value; 1024]), Durability::Cached);
+    vm.submit(write).await.expect("written");
+}
+
+/// What the store has at `at` when it has lost its power.
+async fn survives(env: &Rc<SimEnv>, at: u64) -> u8 {
+    env.put_disk("survives", env.disk("store").expect("a disk").image(Loss::All, 0));
+    let into = Buf::zeroed(1024);
+    disk(env, "survives").submit(Io::read(at, into.clone())).await.expect("read");
+    into.to_vec()[0]
+}
+
+async fn opened(env: &Rc<SimEnv>, policy: &str, begin: Begin) -> Rc<Node> {
+    let kind = Kind::of::<crate::flash::Keys>();
+    let flash = layer(env, kind, "cache", json!({}), vec![disk(env, "flash")], begin).await.expect("a flash");
+    let over = vec![disk(env, "store"), flash];
+    let kind = Kind::of::<crate::accelerate::Keys>();
+    layer(env, kind, "vm", json!({ "policy": policy }), over, begin).await.expect("a volume")
+}
+
+/// A process is killed after a write. The store cannot be flushed when the next one is opened, in write-back, and can
+/// when that one is asked for a flush.
+fn killed(policy: &'static str, at: u64) -> u8 {
+    let world = Simulation::new(5);
+    let env = world.env();
+    env.put_disk("store", Image::blank(DiskOptions::new(SIZE)));
+    env.put_disk("flash", Image::blank(DiskOptions::new(2 << 20)));
+    let killed = world.run(async move {
+        put(&opened(&env, policy, Begin::Format).await, at, 7).await;
+        env.orphans()
+    });
+    let world = Simulation::from_images(1, &killed.expect("it ends"));
+    let env = world.env();
+    let left = world.run(async move {
+        env.set_fault(Some(Box::new(|_, disk, io| {
+            let is_hit = disk == "store" && matches!(io.op, Op::Flush);
+            is_hit.then(|| Error::offline("it is away"))
+        })));
+        let vm = opened(&env, "write-back", Begin::Open).await;
+        let early = vm.submit(Io::flush()).await;
+        assert_eq!(early.is_err(), FLAW.get().is_none(), "{early:?}");
+        env.set_fault(None);
+        vm.submit(Io::flush()).await.expect("flushed");
+        survives(&env, at).await
+    });
+    left.expect("it ends")
+}
+
+#[test]
+fn what_went_past_the_flash_before_it_was_opened_is_flushed() {
+    for (policy, at) in [("write-back", TAIL), ("write-through", TAIL), ("uncached", 0)] {
+        assert_eq!(with_and_without(|| killed(policy, at)), [7, 0], "{policy}, at {at}");
+    }
+}
+
+/// A host acknowledges what the cache of the store has, and loses its power; the one that takes the volume has opened
+/// its device before.
+fn moved() -> u8 {
+    let world = super::cluster::world(3);
+    let env = world.env();
+    let left = world.run(async move {
+        create(&env, &["a", "b"]).await.expect("created");
+        let open = async |host, policy| {
+            let keys = json!({ "peers": 0, "policy": policy });
+            Serves::open_with(&env, host, keys, json!({}), Begin::Open).await.expect("opened")
+        };
+        let a = open("a", "uncached").await;
+        put(&a.vm, 0, 7).await;
+        let b = open("b", "write-back").await;
+        put(&a.vm, 0, 8).await;
+        a.lose_power(Loss::All);
+        is_dead(&env, "a").await;
+        let into = Buf::zeroed(1024);
+        b.vm.submit(Io::read(0, into.clone())).await.expect("taken");
+        assert_eq!(into.to_vec()[0], 8);
+        b.vm.submit(Io::flush()).await.expect("flushed");
+        survives(&env, 0).await
+    });
+    left.expect("it ends")
+}
+
+#[test]
+fn what_the_host_before_has_acknowledged_is_flushed() {
+    let [left, flawed] = with_and_without(moved);
+    assert!(left == 8 && flawed != 8, "{left}, with the canary {flawed}");
+}
