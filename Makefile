@@ -113,7 +113,6 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-replay
 	$(PYTHON) tools/bench-hit-rates
 	$(PYTHON) tools/bench-tiers
-	$(PYTHON) tools/bench-tiers-guest
 	$(PYTHON) tools/bench-phases
 	$(PYTHON) tools/bench-predict
 	$(PYTHON) tools/bench-ssd

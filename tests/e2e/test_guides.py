@@ -72,8 +72,8 @@ class FirstTenMinutes(guides.GuideCase):
         self.section("A device fails")
         self.at_rest()
         self.assertEqual({leg["is"] for leg in self.info("both")["legs"]}, {"in sync"})
-        self.section("How is it")
-        self.section("Where is it")
+        self.section("State of the disk")
+        self.section("The hierarchy from its devices")
 
 
 class MigrateADisk(guides.GuideCase):
@@ -190,7 +190,7 @@ class Restore(guides.GuideCase):
         self.section("A snapshot")
         self.section("A backup of it")
         self.assertLess(self.rig.path("srv/backup.raw").stat().st_blocks * 512, 9 * MIB)
-        self.section("Back to it")
+        self.section("Roll back to the snapshot")
         self.section("A backup comes back")
         self.assertNotIn('"monday"', self.printed)
         self.section("What else a backup needs")
@@ -220,7 +220,7 @@ class FromLvm(guides.GuideCase):
             self.disk(name, 24)
         self.disk("sdd", 28)
         self.section("From nothing to a disk")
-        self.section("It grows")
+        self.section("The volume grows")
         self.assertEqual(self.size("vm1", "vg0"), 28 * MIB)
         self.section("One more volume")
         self.assertEqual(self.size("vm2", "vg0"), 16 * MIB)
@@ -255,7 +255,7 @@ class FromQcow2(guides.GuideCase):
         run("qemu-img", "snapshot", "-c", "monday", image)
         run("qemu-io", "-f", "qcow2", "-c", "write -P 7 1M 3M", image)
         self.section("From nothing to a disk")
-        self.section("Back to it, and out")
+        self.section("Roll back, and export")
         run("qemu-img", "compare", "-f", "raw", "-F", "qcow2", monday, self.rig.path("srv/monday.qcow2"))
 
 

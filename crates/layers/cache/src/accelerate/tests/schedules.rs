@@ -1,5 +1,5 @@
-//! What may happen to several hosts, by name: each schedule is run with some seeds, and ends with everything mended, in
-//! bounded time and with every acknowledged write (`cluster/group.rs`).
+//! Faults of several hosts, by name: each schedule is run with some seeds, and ends with no fault left, in bounded time
+//! and with every acknowledged write (`cluster/group.rs`).
 //!
 //! Volumes that move while both hosts are alive are in `handover.rs`. Not there yet: a late record of a `redo`, and
 //! superblocks on a shared store; a surrogate and the old host with clones of one flash.
