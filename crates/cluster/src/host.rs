@@ -372,6 +372,7 @@ impl Host {
         let me = self.holder.borrow().clone();
         // The host from which it is taken, and its last sign of life.
         let (mut before, mut last_beat) = (None::<Holder>, None);
+        let mut watched = None::<Holder>;
         let (mut asking, mut giver) = (None, None);
         loop {
             if self.rival.get() {
@@ -394,6 +395,11 @@ impl Host {
                             before =
                                 newest.holder.clone().filter(|_| record.unfenced == Some(newest.generation));
                             last_beat = beat;
+                            // A process of this host that has taken it from another one may have died before it had
+                            // waited for that.
+                            let earlier =
+                                || newest.previous.clone().filter(|previous| previous.host != me.host);
+                            watched = before.clone().or_else(|| newest.unfenced.and_then(|_| earlier()));
                             if let Some(holder) = self.to_be_fenced(&newest, &record) {
                                 self.fence_holder(&newest, holder).await?;
                                 continue;
@@ -447,7 +453,7 @@ impl Host {
                 self.has_taken(&record, before.as_ref(), giver.as_ref());
                 let held = Rc::new(Held::new(self, record, giver));
                 self.held.replace(Rc::downgrade(&held));
-                if let Some(before) = before {
+                if let Some(before) = watched {
                     // It may have beaten just now, and not have looked yet: what it still answers is as it was.
                     let beat = self.silence(&before.host).await.map(|(_, beat)| beat);
                     if beat != Ok(last_beat) {

@@ -187,7 +187,9 @@ impl Situation<'_> {
     /// This host has the volume.
     fn here(&self, record: &Record, keeps: &Keeps) -> Promise {
         if let Some(why) = &keeps.stopped {
-            return self.stopped(why, keeps.there);
+            // Also one that is not connected now: it is named as long as it has everything.
+            let others = record.mode.members().iter().filter(|flash| Some(**flash) != self.me.flash);
+            return self.stopped(why, others.count());
         }
         let members = record.mode.members().len();
         let me = &self.me.host;
@@ -501,13 +503,14 @@ mod tests {
 
     #[test]
     fn a_device_whose_flash_has_failed_is_stopped() {
-        for (there, survives, takeover, words) in [
-            (2, 1, Takeover::Automatic, "2 other flashes had every acknowledged write"),
-            (0, 0, Takeover::Impossible, "`lamina ctl top accept-loss`"),
+        for (members, there, survives, takeover, words) in [
+            (&[2, 3, 4][..], 2, 1, Takeover::Automatic, "2 other flashes had every acknowledged write"),
+            (&[2, 3], 0, 0, Takeover::Automatic, "1 other flash had every acknowledged write"),
+            (&[2], 0, 0, Takeover::Impossible, "`lamina ctl top accept-loss`"),
         ] {
             let stopped = Some("nvme is gone".to_owned());
             let keeps = Keeps { wanted: 2, there, stopped, ..Keeps::default() };
-            let said = said(&record(Some(holder("b", 2)), &[2, 3, 4], None), false, Some(&keeps));
+            let said = said(&record(Some(holder("b", 2)), members, None), false, Some(&keeps));
             assert_eq!((said.survives, said.takeover), (Some(survives), takeover), "{said:?}");
             assert!(said.sentence.contains("nvme is gone") && said.sentence.contains(words), "{said:?}");
         }

@@ -130,10 +130,9 @@ impl Accelerate {
     /// A block cannot be read that only the flash has.
     pub(super) fn only_copy(&self, e: Error) -> Error {
         let message = format!(
-            "{}: the flash had the only copy of this block: write the block again, or give it up with `lamina ctl {} \
-             accept-loss`",
+            "{}: the flash had the only copy of this block on this host: write the block again, or {}",
             e.message(),
-            self.name
+            self.way_on()
         );
         Error::new(e.kind(), message).on(&self.name)
     }

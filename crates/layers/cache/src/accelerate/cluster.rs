@@ -15,6 +15,17 @@ use serde_json::{Value, json};
 use std::cell::Cell;
 use std::rc::Rc;
 
+impl Accelerate {
+    /// The way on without what the flash of this host had: another host's, if the vault names its flash as well.
+    pub(super) fn way_on(&self) -> String {
+        let named = self.kept.held().map_or(0, |held| held.record().mode.members().len());
+        match named > 1 {
+            true => "stop this host, and another one takes over, whose flash has it as well".to_owned(),
+            false => format!("give it up with `lamina ctl {} accept-loss`", self.name),
+        }
+    }
+}
+
 impl Peers {
     /// The peers, as figures.
     pub(super) fn report(&self) -> Value {

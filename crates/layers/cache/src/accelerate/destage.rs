@@ -53,7 +53,7 @@ impl Accelerate {
             while !me.closed.get() {
                 let moved = me.volume.moved.wait();
                 me.linger().await;
-                if me.failure.no_batches.get() {
+                if me.failure.no_batches.get() > 0 {
                     moved.await;
                     continue;
                 }
@@ -154,13 +154,18 @@ impl Accelerate {
         // Whatever is read has to be durable there before the store is changed.
         let (here, there) = join(self.cache.flush(), self.durable_at_peers()).await;
         here.map_err(SideError::Flash).and(there)?;
+        let failed = self.failure.flushes.get();
         self.begin_epoch(batch).await?;
         self.bring(&batch.dirty, pins, slowest).await?;
         // Before anybody is told.
         self.brought_of(batch).iter().for_each(|dirty| self.volume.bad.heal(dirty.block));
         self.proceed(|progress| progress.store(batch.upto));
         self.moved.notify();
-        Ok(self.store.submit(Io::flush()).await?)
+        self.flush_store().await?;
+        match self.failure.flushes.get() == failed {
+            true => Ok(()),
+            false => Err(Error::media("the store has failed a flush meanwhile").on(self.store.name()).into()),
+        }
     }
 
     /// Part by part: one is written while the next is read.

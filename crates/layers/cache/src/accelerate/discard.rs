@@ -48,10 +48,20 @@ impl Accelerate {
         // Over a `redo` what is discarded is part of an epoch, and visible when that is durable.
         if !self.progress.get().is_direct_durable() && self.epochs.is_none() {
             let direct = self.progress.get().direct();
-            self.store.submit(Io::flush()).await?;
+            self.flush_store().await?;
             self.proceed(|progress| progress.flushed(direct));
         }
         Ok(())
+    }
+
+    /// Flushes the store. One that has lost something may say so once, to whoever asks first: a batch under way hears
+    /// of it.
+    pub(super) async fn flush_store(&self) -> Result<()> {
+        let flushed = self.store.submit(Io::flush()).await;
+        if flushed.is_err() {
+            self.failure.flushes.set(self.failure.flushes.get() + 1);
+        }
+        flushed
     }
 
     async fn flush_all(&self) -> SideResult<()> {
@@ -69,7 +79,7 @@ impl Accelerate {
                 // What has failed is known, but not what was written before the policy was this one.
                 self.volume.bad.owed().map_or(Ok(()), |(side, e)| Err(self.bad_block(side, e)))
             }
-            Policy::Uncached => Ok(self.store.submit(Io::flush()).await?),
+            Policy::Uncached => Ok(self.flush_store().await?),
         }
     }
 

@@ -77,9 +77,12 @@ pub struct Failure {
     trouble: RefCell<Option<Error>>,
     /// Failures of the destager on the flash since it succeeded.
     strikes: Cell<u32>,
-    /// A batch is on its way; none is to begin.
+    /// A batch is on its way.
     pub batching: Cell<bool>,
-    pub no_batches: Cell<bool>,
+    /// So many want none to begin.
+    pub no_batches: Cell<u32>,
+    /// Flushes that the store has failed.
+    pub flushes: Cell<u64>,
     /// Writes under way, in the order in which they can be seen.
     pending: RefCell<VecDeque<(u64, Rc<Pending>)>>,
     pendings: Cell<u64>,
@@ -176,7 +179,7 @@ pub(super) struct NoBatches<'a>(&'a Accelerate);
 
 impl Drop for NoBatches<'_> {
     fn drop(&mut self) {
-        self.0.failure.no_batches.set(false);
+        self.0.failure.no_batches.set(self.0.failure.no_batches.get() - 1);
         self.0.volume.moved.notify();
     }
 }
@@ -333,9 +336,8 @@ impl Accelerate {
             false => format!("not on the store are {}", self.unprotected().words()),
         };
         let message = format!(
-            "the flash has failed ({e}); {what}. The device goes on when the flash works again, or without the lost \
-             data with `lamina ctl {} accept-loss`",
-            self.name
+            "the flash has failed ({e}); {what}. The device goes on when the flash works again; or {}",
+            self.way_on()
         );
         let why = Error::offline(message).on(&self.name);
         tracing::error!(device = %self.name, error = %e, "stopped: the flash has failed, and {what}");
@@ -396,7 +398,7 @@ impl Accelerate {
     }
 
     pub(super) async fn no_batches(&self) -> NoBatches<'_> {
-        self.failure.no_batches.set(true);
+        self.failure.no_batches.set(self.failure.no_batches.get() + 1);
         let none = NoBatches(self);
         self.moved.until(|| !self.failure.batching.get()).await;
         none

@@ -88,7 +88,7 @@ impl Layer for Accelerate {
             self.volume.moved.notify();
             self.volume.hurry.notify();
             self.moved.notify();
-            match &self.peers {
+            match self.kept.held() {
                 None => self.tasks.ended().await,
                 // The vault may not answer, and is asked until the reservation below is closed.
                 Some(_) => drop(select(pin!(self.tasks.ended()), self.env.sleep(LAST)).await),

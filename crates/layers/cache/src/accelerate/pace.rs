@@ -59,7 +59,7 @@ impl Accelerate {
         self.policy.get() == Policy::WriteBack
             && self.waiting.get() == 0
             && !self.closed.get()
-            && !self.failure.no_batches.get()
+            && self.failure.no_batches.get() == 0
             && !self.cache.is_short()
             && !self.cache.is_much_dirty(&self.volume)
     }
@@ -72,7 +72,7 @@ impl Accelerate {
             && self.epochs.is_none()
             && self.volume.bad.is_empty()
             && !self.closed.get()
-            && !self.failure.no_batches.get()
+            && self.failure.no_batches.get() == 0
             // It goes on when a batch has ended well.
             && self.failure.stopped().is_none()
             && !self.cache.is_much_dirty(&self.volume)

@@ -321,9 +321,16 @@ impl Accelerate {
     async fn pair(&self, peers: &Rc<Peers>) -> Result<()> {
         let Some(held) = self.kept.held() else { return Err(Error::offline("the vault is not told")) };
         if !self.volume.quarantine.is_empty() {
-            let message = "late writes of the host that had the volume before may come: peers join when it has ended, \
-                           or a person says that it is dead (`lamina vault VAULT host-is-dead HOST`, where VAULT is \
-                           what the key `vault` says)";
+            let message = match held.record().unfenced {
+                None => {
+                    "late writes of an earlier process of this host may come: peers join after the time `settles`"
+                }
+                Some(_) => {
+                    "late writes of the host that had the volume before may come: peers join when it has ended, or a \
+                     person says that it is dead (`lamina vault VAULT host-is-dead HOST`, where VAULT is what the key \
+                     `vault` says)"
+                }
+            };
             return Err(Error::offline(message));
         }
         self.nearly_drained().await?;
@@ -421,6 +428,10 @@ impl Accelerate {
                 }
                 continue;
             }
+            if self.failure.hopeless().is_some() {
+                self.is_settled().await;
+                continue;
+            }
             let wanted = peers.members.borrow().wanted();
             if let Some(to) = wanted {
                 self.names(peers, to).await;
@@ -448,6 +459,14 @@ impl Accelerate {
         reservation_of(&self.store).is_some_and(|reservation| reservation.has_reached_store_since(time))
     }
 
+    /// Waits while the flash has failed, and the device has stopped or gets from peers what the store lacks. Nothing is
+    /// acknowledged then, and the copies of peers are perhaps the only ones: the vault goes on naming them.
+    async fn is_settled(&self) {
+        let is_so = || self.failure.hopeless().is_none() || self.is_over() || self.is_detached();
+        let settled = pin!(self.moved.until(is_so));
+        select(settled, self.env.sleep(AGAIN)).await;
+    }
+
     /// The vault names these peers, and no others.
     async fn names(&self, peers: &Rc<Peers>, to: Vec<Uuid>) {
         peers.members.borrow_mut().change_begins(to.clone());
@@ -458,6 +477,10 @@ impl Accelerate {
             }
             if flawed("a lost peer is named for ever") {
                 self.env.sleep(AGAIN).await;
+                continue;
+            }
+            if self.failure.hopeless().is_some() {
+                self.is_settled().await;
                 continue;
             }
             match self.kept.change(|_| {}).await {

@@ -210,6 +210,7 @@ impl Cache {
         self.written.set(self.written.get() + bytes.len() as u64);
         self.charge_head(&batch.parts);
         let mut result = self.child.submit(Io::write(place, bytes, durability)).await;
+        self.suspect(&result);
         let is_behind = result.is_ok() && at != 0;
         let comes_again = is_behind && !self.has_first(batch.segment).await;
         if is_behind && !comes_again && is_durable && !self.is_first_durable(batch.segment) {
@@ -342,6 +343,8 @@ impl Cache {
     /// A batch has not been written, or cannot be found. What comes of it must never be: its segment ends here.
     async fn end_without(self: &Rc<Cache>, batch: &Batch) {
         let this = &self.logs[batch.log as usize];
+        // It is not used again before its head is gone.
+        let _pin = self.pin(batch.segment);
         if this.open.get() == Some(batch.segment) {
             this.open.set(None);
         }
@@ -429,7 +432,10 @@ impl Cache {
         };
         let (begun, _) = self.flushes.get();
         self.flushes.set((begun + 1, self.flushes.get().1));
-        self.child.submit(Io::flush()).await?;
+        let flushed = self.child.submit(Io::flush()).await;
+        self.suspect(&flushed);
+        flushed?;
+        self.verify().await?;
         let (now, ended) = self.flushes.get();
         self.flushes.set((now, ended.max(begun + 1)));
         let mut segments = self.segments.borrow_mut();

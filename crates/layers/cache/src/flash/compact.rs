@@ -61,6 +61,8 @@ impl Cache {
             if !flawed("erased before its copies are durable") {
                 self.flush().await?;
             }
+            // Who reads beside the flash from a store that hangs keeps a segment, and nothing else waits for that.
+            compacted.retain(|(_, number)| !self.is_read(*number));
             for (log, number) in &compacted {
                 self.segments.borrow_mut().logs[*log as usize].retain(|other| other != number);
                 // Nobody is going to write its summary after this.
@@ -92,10 +94,11 @@ impl Cache {
         });
         let is_sparse = |one: &(u8, u32)| {
             let segment = &segments.list[one.1 as usize];
-            // Who writes its summary ends soon; the store, which may need others, perhaps does not.
-            let is_pinned = segment.pins > u32::from(segment.entries.is_some());
+            let is_pinned = self.is_read(one.1);
             // A batch on its way to it may be one that is not on its store.
             let is_whole = segment.under_way.is_empty();
+            // Once a block of it is forgotten, it is a tail, and goes before all others.
+            let is_whole = is_whole && segment.sequence > self.first[one.0 as usize].get();
             let is_quiet = segment.dirty == 0 && is_whole && !is_pinned && !segment.stays;
             segment.live <= most && is_quiet && !compacted.contains(one)
         };
@@ -103,6 +106,13 @@ impl Cache {
         let is_limited = self.is_limited();
         let can_go = |(_, number): &(u8, u32)| !is_limited || self.affords(*number, live(*number));
         all.filter(is_sparse).filter(can_go).min_by_key(|(_, number)| live(*number))
+    }
+
+    /// True if somebody reads from a segment. Who writes its summary ends soon; the store, which may need others,
+    /// perhaps does not.
+    fn is_read(&self, number: u32) -> bool {
+        let segment = &self.segments.borrow().list[number as usize];
+        segment.pins > u32::from(segment.entries.is_some())
     }
 
     /// Copies all that counts of a segment to the end of its log; true if nothing is left there.

@@ -262,6 +262,8 @@ pub(crate) struct Cache {
     flushes: Cell<(u64, u64)>,
     /// So often in a row the device has not been flushed.
     strikes: Cell<u32>,
+    /// Requests that have failed, and how many of them had when what was not durable was found to be there.
+    failures: Cell<(u64, u64)>,
     /// Somebody waits for the summary of a segment.
     hasty: Cell<bool>,
     /// One of the two has changed. Not each write, which is what `moved` tells.

@@ -248,9 +248,14 @@ impl Cache {
         if emptied.is_empty() {
             return Ok(());
         }
-        // What made their blocks old is durable before they go.
-        if !flawed("freed before what is newer is durable") {
-            self.flush().await?;
+        // What made their blocks old is durable before they go; and until they have gone, nothing else does.
+        while !flawed("freed before what is newer is durable")
+            && let Err(e) = self.flush().await
+        {
+            if self.closed.get() {
+                return Err(e);
+            }
+            self.strike().await;
         }
         for (log, number) in &emptied {
             let gone = self.segments.borrow_mut().logs[*log as usize].pop_front();

@@ -107,6 +107,11 @@ impl Cache {
     /// What a segment has that may not be durable: the slots, and the checksum.
     async fn unsure(&self, number: u32) -> Vec<(Range<u32>, u64)> {
         self.settled(number).await;
+        self.undurable(number)
+    }
+
+    /// The same, as it is now.
+    fn undurable(&self, number: u32) -> Vec<(Range<u32>, u64)> {
         let base = self.shape.segment(number).start;
         let mut segments = self.segments.borrow_mut();
         let segment = segments.get(number);
@@ -116,6 +121,40 @@ impl Cache {
             (first..first + entry.count, entry.checksum)
         };
         segment.entries.iter().flatten().filter(unsure).map(place).collect()
+    }
+
+    /// A device that has failed a request may have been without power for a moment.
+    pub(super) fn suspect(&self, done: &Result<()>) {
+        if done.is_err() {
+            let (failed, verified) = self.failures.get();
+            self.failures.set((failed + 1, verified));
+        }
+    }
+
+    /// Fails if something has failed since the last time, and what had been put and is not known to be durable is not
+    /// there: a flush does not make durable what is gone. A block that cannot be read fails alone, when it is read.
+    pub(super) async fn verify(&self) -> Result<()> {
+        let (failed, verified) = self.failures.get();
+        if failed == verified || flawed("a device that has failed something has lost nothing") {
+            return Ok(());
+        }
+        let numbers: Vec<u32> = self.segments.borrow().logs.iter().flatten().copied().collect();
+        for (slots, checksum) in numbers.into_iter().flat_map(|number| self.undurable(number)) {
+            match self.is_right(&slots, checksum).await {
+                Ok(true) => {}
+                Err(e) if e.kind() == ErrorKind::Media => {}
+                Ok(false) => {
+                    let message = "it has lost what had not been made durable";
+                    let e = Error::new(ErrorKind::Corrupt, message).on(self.child.name());
+                    self.break_down(&e);
+                    return Err(e);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let (now, verified) = self.failures.get();
+        self.failures.set((now, verified.max(failed)));
+        Ok(())
     }
 
     /// True if the device has what was put there.

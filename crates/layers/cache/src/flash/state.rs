@@ -73,6 +73,7 @@ impl Cache {
             written: Cell::new(0),
             flushes: Cell::default(),
             strikes: Cell::default(),
+            failures: Cell::default(),
             hasty: Cell::default(),
             flushed: Signal::new(),
             hurried: Cell::default(),
@@ -107,8 +108,9 @@ impl Cache {
     /// Reads whole slots.
     pub async fn read_slots(&self, slots: Range<u32>) -> Result<Buf> {
         let buf = self.env.pool().take((slots.end - slots.start) as usize * SLOT);
-        self.child.submit(Io::read(u64::from(slots.start) * SLOT as u64, buf.clone())).await?;
-        Ok(buf)
+        let read = self.child.submit(Io::read(u64::from(slots.start) * SLOT as u64, buf.clone())).await;
+        self.suspect(&read);
+        read.map(|()| buf)
     }
 
     /// Keeps the state as it is now, or a later one. Durable when it returns.

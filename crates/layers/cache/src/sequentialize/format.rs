@@ -336,6 +336,8 @@ impl Super {
         is_small
             && self.has_possible_blocks()
             && self.checkpoint_slots >= Checkpoint::slots(self.pages(), self.segments)
+            // Whoever opens the log reads a checkpoint at once: it is no larger than a device of this size may need.
+            && self.checkpoint_slots / 2 <= Checkpoint::slots(self.pages().max(end as u32 / PAGE_BLOCKS), self.segments)
             // A slot of the superblock lies before both.
             && 2 * u64::from(self.checkpoint_slots) < u64::from(self.segments_at)
     }

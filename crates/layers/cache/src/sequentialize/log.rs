@@ -324,6 +324,10 @@ impl Log {
             entry.checksum = checksum(data);
         }
         batch.head.encode_into(&mut bytes[..SLOT], self.shape.key);
+        // The memory has been others' before.
+        let ends = batch.head.entries.iter().map(|entry| entry.slot + entry.slots());
+        let end = ends.fold(at + 1, u32::max) - at;
+        bytes[end as usize * SLOT..].fill(0);
         let is_durable = batch.parts.iter().any(|part| part.durability == Durability::Fua);
         let durability = match is_durable && !flawed("acknowledged before it is in the log") {
             true => Durability::Fua,

@@ -7,6 +7,7 @@ use super::hosts::is_dead;
 use super::*;
 use lamina_block::{Begin, Error, Op};
 use lamina_sim::{DiskOptions, Image, Loss, SimEnv, Simulation};
+use std::cell::Cell;
 
 /// The last block is not whole: its writes go past the flash.
 const SIZE: u64 = (256 << 10) + 1024;
@@ -75,6 +76,41 @@ fn what_went_past_the_flash_before_it_was_opened_is_flushed() {
     for (policy, at) in [("write-back", TAIL), ("write-through", TAIL), ("uncached", 0)] {
         assert_eq!(with_and_without(|| killed(policy, at)), [7, 0], "{policy}, at {at}");
     }
+}
+
+/// The store has lost something, and says so once, to the flush of a client: a batch under way is brought once more.
+#[test]
+fn what_a_store_says_once_a_batch_hears() {
+    let world = Simulation::new(5);
+    let env = world.env();
+    env.put_disk("store", Image::blank(DiskOptions::new(SIZE)));
+    env.put_disk("flash", Image::blank(DiskOptions::new(2 << 20)));
+    let run = async move {
+        let vm = opened(&env, "write-back", Begin::Format).await;
+        let batches = |vm: &Rc<Node>| vm.info()["batches"].as_u64().expect("a number");
+        let (is_written, mut is_over) = (Rc::new(Cell::new(false)), false);
+        let writes = Rc::clone(&is_written);
+        env.set_fault(Some(Box::new(move |_, disk, io| {
+            let is_flush = disk == "store" && matches!(io.op, Op::Flush);
+            writes.set(writes.get() || disk == "store" && matches!(io.op, Op::Write(..)) && io.at.start == 0);
+            let fails = writes.get() && is_flush && !is_over;
+            is_over |= fails;
+            fails.then(|| Error::media("it has lost something"))
+        })));
+        put(&vm, 0, 7).await;
+        put(&vm, TAIL, 7).await;
+        // The batch waits for more.
+        env.sleep(Duration::from_millis(490)).await;
+        while !is_written.get() {
+            env.sleep(Duration::from_micros(1)).await;
+        }
+        vm.submit(Io::flush()).await.expect_err("something is lost");
+        env.sleep(Duration::from_millis(50)).await;
+        assert_eq!(batches(&vm), 0, "what may be lost counts");
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(batches(&vm), 1);
+    };
+    world.run(run).expect("it ends");
 }
 
 /// A host acknowledges what the cache of the store has, and loses its power; the one that takes the volume has opened

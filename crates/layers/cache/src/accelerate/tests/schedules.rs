@@ -468,6 +468,30 @@ fn a_primarys_flash_fails_and_its_peer_has_what_it_had() {
     });
 }
 
+/// The flash of the primary fails while the store is away, and its peer is lost for some time: the device has stopped,
+/// and the vault goes on naming the peer, which has everything.
+#[test]
+fn a_host_that_has_stopped_takes_no_peer_out_of_the_vault() {
+    plays((2, 1), |mut on| async move {
+        on.hosts[0].store.set_reach(Reach::Lost);
+        for _ in 0..20 {
+            on.writes(0).await?;
+        }
+        on.seen.history.flush(&on.world, &on.hosts[0].vm).await.map_err(told("flushed"))?;
+        on.flash(0).set_presence(Presence::Failing);
+        let has_stopped = |on: &Group| on.hosts[0].vm.info()["alerts"]["stopped"] == json!(true);
+        on.until(Duration::from_secs(30), "it stops", || has_stopped(&on)).await?;
+        on.start(1).await?;
+        on.wait(Duration::from_secs(20)).await;
+        holds(on.members() == 2, format!("the vault names {} flashes", on.members()))?;
+        on.hosts[0].store.set_reach(Reach::Here);
+        on.hosts[0].kill();
+        on.within(TAKEN * 2, "its peer takes over", on.read(1)).await?;
+        on.flash(0).set_presence(Presence::Here);
+        on.ends().await
+    });
+}
+
 /// The same, and everything ends at some moment: the flash is there again, without what it had not kept, and is not
 /// older than the store for whoever reads.
 #[test]

@@ -1,6 +1,7 @@
 //! What a flash does for several volumes.
 
 mod format;
+mod gone;
 mod latent;
 mod order;
 mod recovery;

@@ -281,7 +281,7 @@ fn a_newer_version_is_written_over() {
     assert_eq!(found, None, "an older version is there");
 }
 
-/// Rule 7: the store may be changed without the flash.
+/// Rule 8: the store may be changed without the flash.
 fn a_volume_is_forgotten() {
     let found = found_after((Loss::All, 1), |env| async move {
         let (cache, volume) = made(&env).await;

@@ -66,6 +66,12 @@ fn the_format_of_version_1_is_as_it_was() {
 #[test]
 fn what_is_another_log_or_damaged_is_refused() {
     assert_eq!(Super::decode(&OF.encode(), SIZE - 1).unwrap_err().kind(), ErrorKind::Corrupt);
+    // Its checkpoints fill the device before the log.
+    let large = Super { segments_at: 1 << 20, checkpoint_slots: 1 << 18, ..OF };
+    let size = u64::from(large.segments_at + 20 * 16) * SLOT as u64;
+    assert_eq!(Super::decode(&large.encode(), size).unwrap_err().kind(), ErrorKind::Corrupt);
+    let roomy = Super { checkpoint_slots: 1, ..large };
+    assert_eq!(Super::decode(&roomy.encode(), size), Ok(roomy));
     let mut later = OF.encode();
     later[16] = 3;
     assert_eq!(Super::decode(&later, SIZE).unwrap_err().kind(), ErrorKind::Unsupported);
