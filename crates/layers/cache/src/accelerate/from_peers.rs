@@ -59,6 +59,12 @@ impl Accelerate {
         Err(why)
     }
 
+    /// Waits while the flash has failed, and the device has stopped or gets from peers what the store lacks. Nothing is
+    /// acknowledged then, and the copies of peers are perhaps the only ones: the vault goes on naming them.
+    pub(super) async fn is_settled(&self) {
+        self.moved.until(|| self.failure.hopeless().is_none() || self.is_over() || self.is_detached()).await;
+    }
+
     /// The flash was left, and the store has also what was on its way then.
     pub(super) fn store_has_all(&self) {
         let last = self.volume.serial.get();

@@ -459,14 +459,6 @@ impl Accelerate {
         reservation_of(&self.store).is_some_and(|reservation| reservation.has_reached_store_since(time))
     }
 
-    /// Waits while the flash has failed, and the device has stopped or gets from peers what the store lacks. Nothing is
-    /// acknowledged then, and the copies of peers are perhaps the only ones: the vault goes on naming them.
-    async fn is_settled(&self) {
-        let is_so = || self.failure.hopeless().is_none() || self.is_over() || self.is_detached();
-        let settled = pin!(self.moved.until(is_so));
-        select(settled, self.env.sleep(AGAIN)).await;
-    }
-
     /// The vault names these peers, and no others.
     async fn names(&self, peers: &Rc<Peers>, to: Vec<Uuid>) {
         peers.members.borrow_mut().change_begins(to.clone());
