@@ -5,6 +5,7 @@ use crate::uri::encoded;
 use serde::Deserialize;
 use serde_json::Value;
 use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -132,7 +133,8 @@ impl Served {
     /// Waits until clients can connect.
     fn wait(&mut self) -> Result<(), Failure> {
         let begun = Instant::now();
-        while !self.socket.exists() {
+        // The socket is in its folder before clients can connect.
+        while UnixStream::connect(&self.socket).is_err() {
             if self.child.try_wait()?.is_some() || begun.elapsed() > BEGIN {
                 let _ = self.child.kill();
                 let mut said = String::new();

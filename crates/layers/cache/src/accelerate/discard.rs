@@ -27,9 +27,11 @@ impl Accelerate {
 
     /// What the store has when the device is opened may have been acknowledged past this flash, by another host for
     /// instance, and be in the cache of the store alone. Until it is durable there, flushes go to the store, too, and
-    /// the flash keeps nothing that is read there. A store that does not answer at once is not waited for.
+    /// the flash keeps nothing that is read there. A store that does not answer at once is not waited for. Before the
+    /// first host of a volume nobody has acknowledged anything.
     pub(super) async fn flush_found(&self) {
-        if self.epochs.is_some() || flawed("what is found on the store counts as durable") {
+        let is_first = self.kept.held().is_some_and(|held| held.record().generation <= 1);
+        if self.epochs.is_some() || is_first || flawed("what is found on the store counts as durable") {
             return;
         }
         self.proceed(Progress::change_directly);

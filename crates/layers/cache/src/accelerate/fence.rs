@@ -42,13 +42,15 @@ impl Accelerate {
         let Some(held) = self.kept.held() else { return };
         // What an earlier process of this host has begun may come as well, as long as the store needs for that, also
         // while those of another host are awaited. A host that has given the volume away has nothing under way.
-        let Record { unfenced, previous, holder, .. } = held.record();
+        let Record { unfenced, previous, holder, generation, .. } = held.record();
         let is_own =
             previous.is_some_and(|previous| holder.is_some_and(|holder| holder.host == previous.host));
         let is_past_alone = unfenced.is_none();
+        // An earlier process of this host has taken it from the other one.
+        let is_again = unfenced.is_some_and(|unfenced| unfenced + 1 < generation);
         let settles = reservation_of(&self.store)
             .and_then(|reservation| reservation.settles())
-            .filter(|_| is_own || !is_past_alone);
+            .filter(|_| is_own || is_again);
         let is_known = settles.is_some() && !flawed("the past of a host is forgotten");
         if is_past_alone && (!is_known || self.volume.queue.borrow().is_empty()) {
             return;
