@@ -51,10 +51,7 @@ impl Accelerate {
             return Box::pin(self.write_to_end(at, from, durability)).await;
         }
         // The flush ends an epoch, which is not to have a part of a batch.
-        let _none = match self.epochs {
-            Some(_) => Some(self.no_batches().await),
-            None => None,
-        };
+        let _none = if self.epochs.is_some() { Some(self.no_batches().await) } else { None };
         self.store.submit(Io::write(at.start, from, durability)).await?;
         match self.epochs {
             Some(_) => self.store.submit(Io::flush()).await?,

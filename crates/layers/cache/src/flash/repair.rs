@@ -139,10 +139,13 @@ impl Cache {
             return Ok(());
         }
         let numbers: Vec<u32> = self.segments.borrow().logs.iter().flatten().copied().collect();
-        for (slots, checksum) in numbers.into_iter().flat_map(|number| self.undurable(number)) {
-            match self.is_right(&slots, checksum).await {
+        let unsure = |number| self.undurable(number).into_iter().map(move |entry| (number, entry));
+        for (number, entry) in numbers.into_iter().flat_map(unsure) {
+            match self.is_right(&entry.0, entry.1).await {
                 Ok(true) => {}
                 Err(e) if e.kind() == ErrorKind::Media => {}
+                // Another flush has made it durable meanwhile, and its segment may be written again.
+                Ok(false) if !self.undurable(number).contains(&entry) => {}
                 Ok(false) => {
                     let message = "it has lost what had not been made durable";
                     let e = Error::new(ErrorKind::Corrupt, message).on(self.child.name());
