@@ -98,8 +98,8 @@ impl Cache {
             // A batch on its way to it may be one that is not on its store.
             let is_whole = segment.under_way.is_empty();
             // Once a block of it is forgotten, it is a tail, and goes before all others.
-            let is_whole = is_whole && segment.sequence > self.first[one.0 as usize].get();
-            let is_quiet = segment.dirty == 0 && is_whole && !is_pinned && !segment.stays;
+            let is_emptied = segment.sequence <= self.first[one.0 as usize].get();
+            let is_quiet = segment.dirty == 0 && is_whole && !is_emptied && !is_pinned && !segment.stays;
             segment.live <= most && is_quiet && !compacted.contains(one)
         };
         let live = |number: u32| segments.list[number as usize].live;

@@ -7,26 +7,21 @@ use super::super::log::How;
 use super::super::reclaim::Leaves;
 use super::super::segments::SMALL;
 use super::super::volume::Volume;
-use super::recovery::{SIZE, VOLUME, disk, open, put};
+use super::recovery::{VOLUME, lost as made, open, put};
 use crate::testing::*;
 use lamina_block::{Error, Op};
 use lamina_kit::flaw::failure_of;
-use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
+use lamina_sim::SimEnv;
 use std::time::Duration;
 
 fn run<F: Future<Output = ()> + 'static>(
     test: impl FnOnce(Rc<SimEnv>, Rc<Cache>, Rc<Volume>) -> F + 'static,
 ) {
-    let world = Simulation::new(1);
-    let env = world.env();
-    env.put_disk("flash", Image::blank(DiskOptions::new(SIZE)));
-    let run = async move {
-        Cache::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
+    made(move |env| async move {
         let cache = open(&env).await;
         let volume = cache.volume(VOLUME, 64).await.expect("made");
         test(env, cache, volume).await;
-    };
-    world.run(run).expect("it ends");
+    });
 }
 
 async fn written(cache: &Rc<Cache>, volume: &Rc<Volume>, block: u64) -> Result<u64> {
