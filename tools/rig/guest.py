@@ -149,17 +149,20 @@ class Guest:
         except GuestError as error:
             if BOOT_RACE not in str(error):
                 raise
-            self._start()
-            self._until("@@ready", seconds, "the guest's second boot")
+            self._start_again(seconds)
         except Timeout as error:
             known = self._what_qemu_knows()
             if self._has_our_disk:
                 raise Timeout(f"{error}\n{known}") from None
             print(f"        {self.name}: a machine without a disk under test did not boot, and is started once more\n{known}")
-            self.proc.kill()
-            self._start()
-            self._until("@@ready", seconds, "the guest's second boot")
+            self._start_again(seconds)
         return self
+
+    def _start_again(self, seconds):
+        # A process that is still dying keeps its sockets, and takes connections that it resets.
+        self.proc.kill()
+        self._start()
+        self._until("@@ready", seconds, "the guest's second boot")
 
     def _what_qemu_knows(self):
         """Where the processors of a guest are that does not boot; or why nothing is known."""
