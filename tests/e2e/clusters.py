@@ -51,6 +51,8 @@ class ClusterCase(RigCase):
         text = STORE.format(address=self.network.addresses["store"])
         self.store = Lamina(self.rig, text, name="store", at=self.network.at("store"))
         self.hosts = {}
+        # Devices of a host that are others than usual.
+        self.instead = {}
 
     def hierarchy(self, host, flash=None, timeout="2s", **keys):
         """The volume as a host serves it, on its own flash or that of the host `flash`. The store is taken for away
@@ -67,6 +69,7 @@ class ClusterCase(RigCase):
             "failing": {"type": "fault", "over": "nvme"},
             "cache": {"type": "flash", "over": "failing"},
             "vm1": {"type": "accelerate", "over": ["san", "cache"], **keys},
+            **self.instead.get(host, {}),
         }
         return written(devices, {"vm1": {"device": "vm1", "nbd": f"unix:{host}.sock"}}, name=f"vm1-{flash}")
 

@@ -8,7 +8,8 @@ flash
     write-through       Flash.test_write_through_goes_on_uncached
     write-back          Flash.test_write_back_stops_and_names_what_would_be_lost; given up: test_hosts.Hosts.
                         test_a_lost_flash_is_given_up
-    with peers          Flash.test_peers_replay_and_the_volume_goes_on_uncached, Flash.test_a_peer_is_replaced
+    with peers          Flash.test_peers_replay_and_the_volume_goes_on_uncached, Flash.test_a_peer_is_replaced,
+                        Flash.test_its_device_dies_with_the_records_of_the_hierarchy
 host
     write-through       Host.test_write_through_has_nothing_to_recover; one that was stopped: test_hosts.Hosts.
                         test_a_silent_host_is_fenced_when_a_person_says_that_it_is_dead; by a program: Fenced
@@ -47,7 +48,7 @@ import nbd
 
 from clusters import ClusterCase, times
 from common import MIB, limit
-from rig import wait_until
+from rig import lamina_binary, run, wait_until
 from rig.ledger import BLOCK, Ledger, Writer
 
 
@@ -133,6 +134,62 @@ class Flash(ClusterCase):
         self.moves_to(b, ledger).close()
         a.start()
         self.paired(b, "a")
+
+    @limit(180)
+    def test_its_device_dies_with_the_records_of_the_hierarchy(self):
+        """No other device has them: the vault says instead that what is there does not count."""
+        sock = self.rig.path("nvme.sock")
+        image = self.rig.path("nvme-a.img")
+        with open(image, "wb") as empty:
+            empty.truncate(24 * MIB)
+        nvme = lambda: self.rig.listen(sock, "nbdkit", "-f", "-U", sock, "file", image)
+        self.instead["a"] = {"nvme": {"type": "nbd", "address": f"unix:{sock}", "timeout": "1s"}}
+        device = nvme()
+        a, b = self.start(peers=1, timeout="30s")
+        ledger = Ledger()
+        writer = self.writer(a, ledger)
+        self.paired(a)
+        self.slow_store()
+        writer.pump_until(times(100))
+        self.assertGreater(self.dirty(a), 0)
+        device.kill()
+        self.fast_store()
+        writer.pump_until(lambda: self.info(a)["policy"] == "uncached", 60)
+        writer.pump_until(times(100))
+        writer.quiet()
+        self.assertEqual(sum(writer.read()), sum(ledger.answered))
+        self.assertIn("the vault says that the flash does not count", a.log())
+        # The device is there again when the host is, with blocks that are older than the store.
+        a.kill()
+        nvme()
+        a.start()
+        writer = self.moves_to(a, ledger, 1)
+        self.paired(a)
+        writer.pump_until(times(50))
+        writer.close()
+        a.kill()
+        self.moves_to(b, ledger, 2).close()
+
+    @limit(120)
+    def test_nobody_gives_up_what_a_peer_has(self):
+        """The peer does not answer when the flash fails: the device stops, and says whose flash has everything."""
+        a, b = self.start(peers=1, timeout="30s")
+        ledger = Ledger()
+        writer = self.writer(a, ledger)
+        self.paired(a)
+        self.slow_store()
+        writer.pump_until(times(50))
+        writer.quiet()
+        self.stop(b)
+        self.flash_fails(a)
+        wait_until("it stops", 30, lambda: self.info(a)["alerts"]["stopped"])
+        refused = run(lamina_binary(), "ctl", "--control", a.control, "vm1", "accept-loss", check=False)
+        self.assertIn("stop this host, and another one takes over", refused.stderr)
+        self.assertIn("`lamina vault vault accept-loss vm1` gives it up", refused.stderr)
+        self.go_on(b)
+        self.fast_store()
+        a.stop()
+        self.moves_to(b, ledger, 1).close()
 
     @limit(120)
     def test_a_peer_is_replaced(self):

@@ -48,14 +48,20 @@ class StoreVault(RigCase):
                     "listen": f"unix:{host}-peers.sock"},
         }
 
+    def apart(self, host):
+        """That of a host which other hosts cannot connect to."""
+        devices = self.reservation(host)
+        del devices["san"]["listen"]
+        return devices
+
     def plain(self, host):
         """A host without a flash, which keeps nothing."""
         return self.begun(host, self.reservation(host), "san", keeps=False)
 
-    def cached(self, host, **keys):
+    def cached(self, host, reservation=None, **keys):
         """A host with a flash."""
         devices = {
-            **self.reservation(host),
+            **(reservation or self.reservation(host)),
             "nvme": {"type": "file", "path": f"nvme-{host}.img", "size": "24MiB"},
             "cache": {"type": "flash", "over": "nvme"},
             "vm1": {"type": "accelerate", "over": ["san", "cache"], **keys},
@@ -106,6 +112,31 @@ class StoreVault(RigCase):
             here.start()
         shown = self.lamina("vault", self.place()).stdout
         self.assertRegex(shown, r"(?m)^vm1 +\S+ +\d+ +-")
+
+    @limit(120)
+    def test_a_flash_that_was_stopped_answers_nothing_old(self):
+        """A host with a flash that meets no other one: it goes on with a read that its flash could answer."""
+        a, b = (self.cached(host, self.apart(host), policy="write-through") for host in "ab")
+        client = nbd.NBD()
+        client.connect_uri(self.uri(a))
+        client.pwrite(b"1" * 4096, 0)
+        self.assertEqual(client.pread(4096, 0), b"1" * 4096)
+        a.proc.signal(signal.SIGSTOP)
+        wait_until("b has the volume", 20, lambda: may_read(self.uri(b)))
+        other = nbd.NBD()
+        other.connect_uri(self.uri(b))
+        other.pwrite(b"2" * 4096, 0)
+        # It comes first when the host goes on.
+        late = nbd.Buffer(4096)
+        cookie = client.aio_pread(late, 0)
+        while client.aio_get_direction() & nbd.AIO_DIRECTION_WRITE:
+            client.poll(0)
+        a.proc.signal(signal.SIGCONT)
+        with self.assertRaises(nbd.Error):
+            while not client.aio_command_completed(cookie):
+                client.poll(-1)
+        self.assertIn("has it now", a.log())
+        self.assertEqual(other.pread(4096, 0), b"2" * 4096)
 
     def place(self):
         return f"nbd+unix:///disk?socket={self.rig.path('store.sock')}"

@@ -68,7 +68,12 @@ pub async fn accept_loss(vault: &dyn Vault, env: &dyn Env, volume: Uuid) -> Resu
             record.name
         ))),
         None => {
-            record.mode = Mode::Through;
+            let lost = std::mem::replace(&mut record.mode, Mode::Through);
+            // The store is past the flash of a host that was no member any more.
+            let is_past = |flash: &Uuid| lost != Mode::Through && !lost.members().contains(flash);
+            if let Some(previous) = &mut record.previous {
+                previous.flash = previous.flash.filter(|flash| !is_past(flash));
+            }
             Ok(())
         }
     };

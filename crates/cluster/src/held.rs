@@ -23,6 +23,8 @@ pub struct Held {
     is_over: Cell<bool>,
     /// The record has changed, or this host is fenced.
     moved: Signal,
+    /// The flash came after the volume was taken, and nothing is known of it yet.
+    has_new_flash: Cell<bool>,
     /// The host that has given the volume to this one.
     pub(crate) giver: RefCell<Option<Giver>>,
 }
@@ -62,8 +64,24 @@ impl Held {
             fenced: RefCell::default(),
             is_over: Cell::new(false),
             moved: Signal::new(),
+            has_new_flash: Cell::new(false),
             giver: giver.into(),
         }
+    }
+
+    /// What the flash of this host had of the volume, also in this generation, is older than the store.
+    pub fn has_new_flash(&self) -> bool {
+        self.has_new_flash.get()
+    }
+
+    /// The flash of this host begins to have the volume.
+    pub(crate) fn begins_with_flash(&self) {
+        self.has_new_flash.set(true);
+    }
+
+    /// It is kept in which generation the flash of this host has the volume.
+    pub fn knows_flash(&self) {
+        self.has_new_flash.set(false);
     }
 
     pub(crate) fn is_changing(&self) -> bool {

@@ -25,6 +25,8 @@ pub const LAST: Duration = Duration::from_secs(10);
 /// How long a host that connects may take to say what it wants, and how many may be about to.
 const GREETING: Duration = Duration::from_secs(5);
 const GUESTS: usize = 16;
+/// How often a request looks that waits for the vault.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A volume that this host takes when it is needed.
 pub struct Reservation {
@@ -332,6 +334,7 @@ impl Reservation {
                 // What this flash had of the volume before is older than the store; and so is, from now on, what the
                 // host before has.
                 held.take_giver();
+                held.begins_with_flash();
                 held.change(|record| {
                     record.since = record.generation;
                     if let Some(holder) = &mut record.holder {
@@ -359,6 +362,27 @@ impl Reservation {
     /// True if requests need not be held back until the vault has been asked: no other host can have the volume yet.
     pub fn is_safe(&self) -> bool {
         self.host.is_safe()
+    }
+
+    /// Waits until no other host can have the volume, for so long at most. Fails with `Fenced` if another one has it.
+    pub async fn until_safe(&self, patience: Duration) -> Result<()> {
+        let mut waits = Duration::ZERO;
+        while !self.is_safe() {
+            if let Some(why) = self.fenced() {
+                return Err(why);
+            }
+            if waits >= patience {
+                return Err(Error::offline("the vault does not answer: another host may have the volume"));
+            }
+            self.host.sleep(LOOK).await;
+            waits += LOOK;
+        }
+        Ok(())
+    }
+
+    /// True if another host may have the volume without a word about this one: the vault keeps its writes from the store.
+    pub fn fences(&self) -> bool {
+        self.host.vault().fences()
     }
 
     /// Nobody has the volume from now on, if this host had it, and the vault answers in time; the host beats no more.

@@ -147,6 +147,15 @@ impl Accelerate {
         trouble.or_else(|| self.bad_words(Side::Store, "cannot be written to the store"))
     }
 
+    /// Why the flash is not used, or why it is stopped.
+    pub(super) fn flash_trouble(&self) -> Option<String> {
+        if self.is_fenced() {
+            return None;
+        }
+        let trouble = self.failure.trouble.borrow().as_ref().map(Error::to_string);
+        self.failure.hopeless().map(|e| e.message().to_owned()).or(trouble).or_else(|| self.unread())
+    }
+
     /// What is wrong with the flash, as far as it concerns blocks.
     pub(super) fn unread(&self) -> Option<String> {
         self.bad_words(Side::Flash, "that only the flash has cannot be read")

@@ -6,7 +6,8 @@ use super::peers::Peers;
 use super::standby::Standby;
 use super::{Accelerate, Policy};
 use crate::flash::{SLOT, Volume};
-use lamina_block::Error;
+use lamina_block::{Error, Result};
+use lamina_cluster::Uuid;
 use lamina_cluster::link::Link;
 use lamina_cluster::promise::{self, Keeps};
 use lamina_cluster::report::{MemberReport, MemberState, Own, VolumeReport};
@@ -16,13 +17,34 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 impl Accelerate {
+    /// Flashes of other hosts that have what the store lacks, as the vault says.
+    fn has_it_at_others(&self) -> bool {
+        let own = self.cache.uuid();
+        let is_other = |flash: &Uuid| Some(*flash) != own;
+        self.kept.held().is_some_and(|held| held.record().mode.members().iter().any(is_other))
+    }
+
     /// The way on without what the flash of this host had: another host's, if the vault names its flash as well.
     pub(super) fn way_on(&self) -> String {
-        let named = self.kept.held().map_or(0, |held| held.record().mode.members().len());
-        match named > 1 {
+        match self.has_it_at_others() {
             true => "stop this host, and another one takes over, whose flash has it as well".to_owned(),
             false => format!("give it up with `lamina ctl {} accept-loss`", self.name),
         }
+    }
+
+    /// Fails if another host's flash has what would be given up here.
+    pub(super) fn is_last_copy(&self) -> Result<()> {
+        if !self.has_it_at_others() {
+            return Ok(());
+        }
+        let (way_on, place) = (self.way_on(), reservation_of(&self.store).map(|of| of.place().to_owned()));
+        let volume = self.kept.held().map(|held| held.record().name);
+        let (place, volume) = (place.unwrap_or_default(), volume.unwrap_or_default());
+        Err(Error::busy(format!(
+            "{way_on}; if that flash is lost, too, `lamina vault {place} accept-loss {volume}` gives it up when this \
+             host is stopped"
+        ))
+        .on(&self.name))
     }
 }
 

@@ -64,7 +64,7 @@ impl Accelerate {
                 match ended {
                     Ok(true) => {
                         me.note(None);
-                        me.no_strike();
+                        me.no_strike().await;
                     }
                     Ok(false) if me.failure.stopped().is_some() => me.look_again().await,
                     Ok(false) if me.volume.bad.is_empty() => moved.await,

@@ -74,7 +74,7 @@ impl From<SideError> for Error {
 pub struct Failure {
     condition: RefCell<Condition>,
     /// Why the flash is not used any more.
-    trouble: RefCell<Option<Error>>,
+    pub trouble: RefCell<Option<Error>>,
     /// Failures of the destager on the flash since it succeeded.
     strikes: Cell<u32>,
     /// A batch is on its way.
@@ -295,9 +295,10 @@ impl Accelerate {
     }
 
     /// The destager has succeeded on the flash.
-    pub(super) fn no_strike(&self) {
+    pub(super) async fn no_strike(&self) {
         self.failure.strikes.set(0);
-        if self.failure.stopped().is_some() && self.cache.check().is_ok() && !self.kept.is_unsure() {
+        let works = self.failure.stopped().is_some() && self.cache.check().is_ok() && !self.is_fenced();
+        if works && self.kept.own().await.is_ok() {
             self.goes_on();
         }
     }
@@ -469,6 +470,7 @@ impl Accelerate {
 
     /// Goes on without the flash, and without what it alone has; what can be read of that is brought to the store.
     pub(super) async fn accept_loss(&self) -> Result<Value> {
+        self.is_last_copy()?;
         let Some(why) = self.failure.stopped() else {
             if let Some(given_up) = self.give_up_unread().await? {
                 return Ok(given_up);
@@ -527,15 +529,6 @@ impl Accelerate {
     pub(super) async fn keep_owes(&self) -> Result<()> {
         let owes = || self.policy.get() == Policy::WriteBack || !self.is_drained();
         self.kept.change(|words| words.owes = words.attached && owes()).await
-    }
-
-    /// Why the flash is not used, or why it is stopped.
-    pub(super) fn flash_trouble(&self) -> Option<String> {
-        if self.is_fenced() {
-            return None;
-        }
-        let trouble = self.failure.trouble.borrow().as_ref().map(Error::to_string);
-        self.failure.hopeless().map(|e| e.message().to_owned()).or(trouble).or_else(|| self.unread())
     }
 
     /// What is unprotected while it is stopped.

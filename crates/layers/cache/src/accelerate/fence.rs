@@ -11,7 +11,7 @@
 use super::Accelerate;
 use super::state_record::VolumeRecord;
 use futures_util::future::select;
-use lamina_block::Layer;
+use lamina_block::{Layer, Result};
 use lamina_cluster::host::Held;
 use lamina_cluster::reservation::{LAST, reservation_of};
 use lamina_cluster::vault::Record;
@@ -88,6 +88,20 @@ impl Accelerate {
     /// True if another host has the volume.
     pub(super) fn is_fenced(&self) -> bool {
         self.kept.fenced().is_some()
+    }
+
+    /// True if another host may have the volume by now, and have written what this flash has older: the store has
+    /// everything, and a vault that it keeps gives the volume away without a word about this host.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.may_be_followed.as_ref().is_some_and(|reservation| !reservation.is_safe())
+            && !self.kept.owes()
+            && !flawed("a flash that may be old answers")
+    }
+
+    /// Waits until that is known, as long as requests wait for a store.
+    pub(super) async fn until_no_doubt(&self) -> Result<()> {
+        let Some(reservation) = &self.may_be_followed else { return Ok(()) };
+        reservation.until_safe(self.keys.store_timeout.0).await.map_err(|e| e.on(&self.name))
     }
 
     /// Brings everything to the store before the device is closed, for as long as requests wait for a store: until then

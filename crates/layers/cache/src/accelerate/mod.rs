@@ -158,7 +158,7 @@ use lamina_block::{
 };
 use lamina_cluster::Uuid;
 use lamina_cluster::choice::Domains;
-use lamina_cluster::reservation::reservation_of;
+use lamina_cluster::reservation::{Reservation, reservation_of};
 use lamina_kit::range_locks::{RangeLock, RangeLocks};
 use lamina_kit::tasks::Tasks;
 use pace::Pace;
@@ -359,6 +359,8 @@ pub(crate) struct Accelerate {
     kept: state_record::Recorder,
     failure: Failure,
     peers: Option<Rc<Peers>>,
+    /// Through which another host may take the volume without a word; a device that meets hosts looks itself.
+    may_be_followed: Option<Rc<Reservation>>,
     /// The host that had the volume before.
     before: Before,
     /// The flash of the host that has asked for the volume, and gets it.
@@ -408,6 +410,8 @@ impl Accelerate {
         let state_record::Opened { volume, kept, trouble, is_unknown } =
             state_record::open(&with, &cache, size, keys.policy, read_only, reservation.clone()).await?;
         let shares = reservation.clone();
+        let may_be_followed =
+            reservation.clone().filter(|reservation| reservation.fences() && !standby::meets_hosts(&store));
         let peers = reservation.filter(|_| keys.peers > 0).map(|reservation| {
             Peers::new(&with.env, reservation.host(), keys.wanted(), keys.peer_timeout.0, keys.policy)
         });
@@ -453,6 +457,7 @@ impl Accelerate {
             kept,
             failure: Failure::new(trouble.clone()),
             peers,
+            may_be_followed,
             before: Before::default(),
             gives_to: Cell::new(None),
         });

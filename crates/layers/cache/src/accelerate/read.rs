@@ -65,6 +65,9 @@ impl Fill {
 
 impl Accelerate {
     pub(super) async fn read(&self, at: Range<u64>, into: Buf) -> Result<()> {
+        if self.is_doubtful() {
+            Box::pin(self.until_no_doubt()).await?;
+        }
         let blocks = Accelerate::blocks(&at);
         if let Some(heat) = &self.heat {
             return self.read_tier(heat, at, into).await;

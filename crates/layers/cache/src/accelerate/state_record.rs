@@ -9,7 +9,9 @@
 //! * Before the store gets from a peer what this flash may not keep without power, that is kept (`behind`).
 //!
 //! Over a `reservation` the vault says `owes` to all hosts, and first. What the flash has counts if no other one
-//! had the volume since the generation that is kept.
+//! had the volume since the generation that is kept. The device of the flash may be the one that keeps this record, and
+//! fail with it: then the vault says that this flash does not count. It is no member any more, and when the store has
+//! everything this host has no flash.
 
 use super::Policy;
 use crate::flash::{Cache, Volume};
@@ -101,6 +103,8 @@ pub struct Recorder {
     lock: Mutex,
     /// Keeping them failed: either the old or the new may be found.
     is_unsure: Cell<bool>,
+    /// By words that cannot be kept the flash counts less: the vault says that it does not count.
+    is_disowned: Cell<bool>,
     /// What the vault is told, over a reservation: what this host has, and its flash.
     vault: RefCell<Option<(Rc<Held>, Uuid)>>,
     /// Flashes of other hosts that have what the store lacks, too.
@@ -116,6 +120,7 @@ impl Recorder {
             words: RefCell::new(words),
             lock: Mutex::default(),
             is_unsure: Cell::new(false),
+            is_disowned: Cell::new(false),
             vault: RefCell::default(),
             peers: RefCell::default(),
             is_apart: Cell::new(false),
@@ -144,17 +149,41 @@ impl Recorder {
         self.peers.replace(flashes);
     }
 
-    /// What the vault is to say, if it says something else; and the words have the generation that it is in.
-    fn for_vault(&self, words: &mut VolumeRecord) -> Option<(Rc<Held>, Mode)> {
-        let vault = self.vault.borrow();
-        let (held, flash) = vault.as_ref()?;
-        let record = held.record();
-        if words.attached {
-            words.generation = record.generation;
+    /// What the vault is to say: where the writes are, and the flash of this host. Fails if no flash has them.
+    fn for_vault(&self, words: &VolumeRecord, flash: Uuid, says: &Record) -> Result<(Mode, Option<Uuid>)> {
+        let is_disowned = self.is_disowned.get();
+        let own = Some(flash).filter(|_| !is_disowned);
+        let members: Vec<Uuid> = own.into_iter().chain(self.peers.borrow().iter().copied()).collect();
+        match (words.owes, words.attached) {
+            (true, _) if members.is_empty() => Err(Error::offline("no other flash has what the store lacks")),
+            // Peers answer the host whose flash the vault knows.
+            (true, _) => Ok((Mode::Back { members }, Some(flash))),
+            (false, _) if is_disowned => Ok((Mode::Through, None)),
+            (false, true) => Ok((Mode::Through, Some(flash))),
+            (false, false) => Ok((Mode::Through, says.holder.as_ref().and_then(|holder| holder.flash))),
         }
-        let members = || [*flash].into_iter().chain(self.peers.borrow().iter().copied()).collect();
-        let mode = if words.owes { Mode::Back { members: members() } } else { Mode::Through };
-        (record.mode != mode).then(|| (Rc::clone(held), mode))
+    }
+
+    /// Tells the vault what it does not say yet.
+    async fn tell_vault(&self, words: &VolumeRecord) -> Result<()> {
+        let Some((held, flash)) = self.vault.borrow().clone() else { return Ok(()) };
+        let record = held.record();
+        let (mode, flash) = self.for_vault(words, flash, &record)?;
+        let is_known = record.mode == mode && record.holder.is_none_or(|holder| holder.flash == flash);
+        if is_known || flawed("the vault is not told of writes that the store lacks") {
+            return Ok(());
+        }
+        let names = |record: &mut Record| {
+            record.mode = mode.clone();
+            if let Some(holder) = record.holder.as_mut().filter(|holder| holder.flash != flash) {
+                holder.flash = flash;
+                record.since = record.generation;
+            }
+            if flawed("a generation falls") {
+                record.generation = record.since;
+            }
+        };
+        held.change(names).await
     }
 
     pub fn words(&self) -> VolumeRecord {
@@ -165,6 +194,11 @@ impl Recorder {
         self.words.borrow().attached
     }
 
+    /// This flash, or one of a peer, may have what the store has not.
+    pub fn owes(&self) -> bool {
+        self.words.borrow().owes
+    }
+
     pub fn is_unsure(&self) -> bool {
         self.is_unsure.get()
     }
@@ -172,28 +206,65 @@ impl Recorder {
     /// Keeps what `change` makes of the words. It is durable when this returns.
     pub async fn change(&self, change: impl FnOnce(&mut VolumeRecord)) -> Result<()> {
         let _lock = self.lock.lock().await;
-        let mut words = self.words();
+        let before = self.words();
+        let mut words = before.clone();
         change(&mut words);
-        let for_vault = self.for_vault(&mut words);
-        if words == *self.words.borrow() && !self.is_unsure.get() && for_vault.is_none() {
-            return Ok(());
+        if let Some(held) = self.held().filter(|_| words.attached) {
+            words.generation = held.record().generation;
         }
-        self.is_unsure.set(true);
-        if let Some((held, mode)) = for_vault
-            && !flawed("the vault is not told of writes that the store lacks")
-        {
-            let names = |record: &mut Record| {
-                record.mode = mode.clone();
-                if flawed("a generation falls") {
-                    record.generation = record.since;
-                }
-            };
-            held.change(names).await?;
+        let was_unsure = self.is_unsure.replace(true);
+        let is_kept = words == before && !was_unsure;
+        // A flash that counts from now on is known here first: the vault may say that this host has none.
+        let counts = words.attached && !before.attached;
+        if counts {
+            self.keep(&words).await?;
         }
-        self.keep.set(write(&words)).await?;
+        self.tell_vault(&words).await?;
+        if !is_kept && !counts {
+            let counts_less = !words.attached || words.behind && !before.behind;
+            match self.keep(&words).await {
+                Err(e) if counts_less => self.disown(&words, e).await?,
+                kept => kept?,
+            }
+        }
         self.is_unsure.set(false);
         *self.words.borrow_mut() = words;
         Ok(())
+    }
+
+    async fn keep(&self, words: &VolumeRecord) -> Result<()> {
+        self.keep.set(write(words)).await?;
+        if words.attached {
+            self.is_disowned.set(false);
+            if let Some(held) = self.held() {
+                held.knows_flash();
+            }
+        }
+        Ok(())
+    }
+
+    /// The vault says that the flash does not count, as the words cannot be kept. Fails with `e` if it cannot say that.
+    async fn disown(&self, words: &VolumeRecord, e: Error) -> Result<()> {
+        let was_disowned = self.is_disowned.replace(true);
+        let told = match flawed("a flash whose record is old counts") {
+            true => Ok(()),
+            false => self.tell_vault(words).await,
+        };
+        if self.vault.borrow().is_none() || told.is_err() {
+            self.is_disowned.set(was_disowned);
+            return Err(e);
+        }
+        tracing::warn!(error = %e, "the vault says that the flash does not count, as the state record cannot be kept");
+        Ok(())
+    }
+
+    /// The flash works again, and has what it had: it counts. Fails if that cannot be kept.
+    pub async fn own(&self) -> Result<()> {
+        if self.is_disowned.get() && self.is_attached() {
+            let _lock = self.lock.lock().await;
+            self.keep(&self.words()).await?;
+        }
+        self.change(|_| {}).await
     }
 
     /// They are so, and it does not have to be known later.
@@ -309,7 +380,9 @@ pub async fn open(
         let is_first = generation == 0 && record.since == 1;
         // One that has what the vault says is missing on the store was a peer of the last host, or is its own.
         let has_all = flash.is_some_and(|flash| record.mode.members().contains(&flash));
-        is_old = generation < record.since && !is_first && !has_all;
+        // One that this host has had in this generation before it had none is as old.
+        let is_new = held.has_new_flash() && generation > 0;
+        is_old = (generation < record.since || is_new) && !is_first && !has_all;
         is_old &= !flawed("what a flash had before another host counts");
         // What others have had since was on the store, unless the vault says otherwise.
         owed = record.mode != Mode::Through || owed && (!is_old || generation == 0);

@@ -6,8 +6,8 @@ use super::{LOOK, Standby};
 use crate::flash::SLOT;
 use futures_util::future::select;
 use lamina_block::{
-    Cause, Command, Consent, Effect, Error, Extent, Geometry, Healed, Io, Job, Judge, Layer, Manage, Node,
-    Op, Passthrough, Pending, Place, Result, Step, wait,
+    Cause, Command, Consent, Effect, Extent, Geometry, Healed, Io, Job, Judge, Layer, Manage, Node, Op,
+    Passthrough, Pending, Place, Result, Step, wait,
 };
 use lamina_cluster::reservation::LAST;
 use lamina_cluster::vault::{Mode, Record};
@@ -18,28 +18,13 @@ use std::pin::pin;
 use std::rc::Rc;
 
 impl Standby {
-    /// Waits until no other host can have the volume, as long as requests wait for a store.
-    async fn safe(&self) -> Result<()> {
-        let began = self.with.env.now();
-        while !self.reservation.is_safe() {
-            if let Some(why) = self.reservation.fenced() {
-                return Err(why);
-            }
-            if self.with.env.now().since(began) >= self.keys.store_timeout.0 {
-                let message = "the vault does not answer: another host may have the volume";
-                return Err(Error::offline(message).on(&self.name));
-            }
-            self.with.env.sleep(LOOK).await;
-        }
-        Ok(())
-    }
-
     /// The device as the host has it that has the volume, which no other one can have now.
     async fn safe_primary(&self) -> Result<Rc<Node>> {
         let _waits = wait(Cause::Hosts);
         loop {
             let node = self.primary().await?;
-            self.safe().await?;
+            let patience = self.keys.store_timeout.0;
+            self.reservation.until_safe(patience).await.map_err(|e| e.on(&self.name))?;
             // It may have been given away meanwhile.
             if !self.is_leaving.get() && self.now_primary().is_some_and(|(_, now)| Rc::ptr_eq(&now, &node)) {
                 return Ok(node);

@@ -76,7 +76,14 @@ fn a_flush_that_does_not_wait_for_the_volume() {
 
 #[test]
 fn a_flash_that_is_behind_the_store_and_counts() {
-    is_caught("a flash that is behind the store counts", &["I3:"], 20, |seed| play(seed, (2, 1), left));
+    let run = |seed| play(seed, (2, 1), |on: Group| left(on, false));
+    is_caught("a flash that is behind the store counts", &["I3:"], 20, run);
+}
+
+#[test]
+fn a_flash_whose_record_is_old_and_that_counts() {
+    let run = |seed| play(seed, (2, 1), |on: Group| left(on, true));
+    is_caught("a flash whose record is old counts", &["I1", "I3:", "I7:", "I8"], 20, run);
 }
 
 #[test]

@@ -12,7 +12,9 @@ use super::*;
 use crate::testing::history::{Checked, History, told};
 use lamina_block::{Address, Begin, Build};
 use lamina_cluster::Uuid;
-use lamina_sim::{DiskOptions, Image, Loss, SimDisk, SimEnv, SimHost, SimKeep, SimRemote, Simulation};
+use lamina_sim::{
+    DiskOptions, Image, Loss, Presence, SimDisk, SimEnv, SimHost, SimKeep, SimRemote, Simulation,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Weak;
 
@@ -47,6 +49,13 @@ fn put(world: &Rc<SimEnv>, name: &str, size: u64, latency: Duration) -> Rc<SimDi
 /// A flash of another size in the place of that of a host.
 pub fn put_flash(world: &Rc<SimEnv>, host: &str, size: u64) {
     put(world, &format!("flash-{host}"), size, FAST);
+}
+
+/// The device of a host's flash, which has the state records of its hierarchy as well, works or does not.
+pub fn set_device(world: &Rc<SimEnv>, host: &str, presence: Presence) {
+    let suffix = format!("-{host}");
+    let disks = world.disks().into_iter().filter(|disk| disk.name().ends_with(&suffix));
+    disks.for_each(|disk| disk.set_presence(presence));
 }
 
 pub fn address(host: &str) -> Address {

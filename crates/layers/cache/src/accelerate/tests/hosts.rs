@@ -136,6 +136,16 @@ fn a_volume_changes_hands_and_no_host_reads_what_its_flash_had_before() {
     assert!(caught, "nobody noticed old blocks");
 }
 
+/// Names and contents.
+type Files = Vec<(String, Vec<u8>)>;
+
+/// What the vault has.
+fn vault(env: &Rc<SimEnv>) -> Files {
+    let folder = env.shared_folder(VAULT);
+    let file = |name: String| folder.get(&name).map(|bytes| (name, bytes));
+    folder.names().into_iter().filter_map(file).collect()
+}
+
 /// Host a dies, alone or with the power of all disks; then b asks for the volume, and then a again.
 fn death(seed: u64) -> Checked {
     let world = world(seed);
@@ -148,10 +158,8 @@ fn death(seed: u64) -> Checked {
         here.ids.set(1);
         here.write(&env, &serves.vm, 0..BLOCKS, 1, true).await.map_err(told("filled"))?;
         work(&here, &env, &serves.vm, 5 + env.random() % 40).await?;
-        let (images, folder) = (env.after_death(seed, env.random()), env.shared_folder(VAULT));
-        let file = |name: String| folder.get(&name).map(|bytes| (name, bytes));
-        let files = folder.names().into_iter().filter_map(file).collect();
-        Ok::<(u64, Images, Vec<(String, Vec<u8>)>), String>((env.tick(), images, files))
+        let images = env.after_death(seed, env.random());
+        Ok::<(u64, Images, Files), String>((env.tick(), images, vault(&env)))
     });
     let (crash, images, files) = ended.map_err(|hang| hang.to_string())??;
     let world = Simulation::from_images(crash, &images);
@@ -251,6 +259,40 @@ fn a_flash_from_before_the_reservation_keeps_what_it_has() {
         });
         ended.expect("it ends").unwrap_or_else(|e: String| panic!("others first: {others_first}: {e}"));
     }
+}
+
+/// The device of the flash fails, and cannot keep that. It works again, and the device above is opened again in the
+/// same process, which goes on to have the volume; then all of it dies.
+#[test]
+fn a_flash_whose_record_is_older_than_the_store_is_forgotten() {
+    let world = world(13);
+    let env = world.env();
+    let left = world.run(async move {
+        create(&env).await.expect("created");
+        let a = Serves::open(&env, "a", "write-back", Begin::Open).await.expect("opened");
+        put(&a.vm, 1).await;
+        a.vm.control(Command { name: "drain".into(), args: json!({}) }).await.expect("drained");
+        super::cluster::set_device(&env, "a", Presence::Failing);
+        put(&a.vm, 2).await;
+        assert_eq!(a.vm.info()["policy"], json!("uncached"));
+        super::cluster::set_device(&env, "a", Presence::Here);
+        a.vm.close().await.expect("closed");
+        env.sleep(Duration::from_secs(10)).await;
+        let over = a.below.to_vec();
+        let (kind, keys) = (Kind::of::<crate::accelerate::Keys>(), json!({ "policy": "write-back" }));
+        let again = layer(&env, kind, "vm-a", keys, over, Begin::Open).await.expect("opened again");
+        assert_eq!((get(&again).await, again.info()["policy"].clone()), (2, json!("write-back")));
+        (env.orphans(), vault(&env))
+    });
+    let (images, files) = left.expect("it ends");
+    let world = Simulation::from_images(1, &images);
+    let env = world.env();
+    let read = world.run(async move {
+        files.iter().for_each(|(name, bytes)| env.shared_folder(VAULT).put(name, bytes));
+        let a = Serves::open(&env, "a", "write-back", Begin::Open).await.expect("opened");
+        get(&a.vm).await
+    });
+    assert_eq!(read.expect("it ends"), 2);
 }
 
 async fn put(vm: &Rc<Node>, value: u8) {

@@ -34,6 +34,8 @@ enum Trouble {
     Calls(usize),
     Store(usize, Reach),
     Flash(usize),
+    /// The same, with the state records, which the device of the flash has.
+    Device(usize),
 }
 
 struct Storm {
@@ -62,6 +64,8 @@ impl Storm {
     /// A process begins anew, and has the troubles of its host.
     async fn start(&mut self, host: usize) -> Checked {
         self.tell(format!("{} begins", HOSTS[host]));
+        // Without its records there is no host.
+        set_device(&self.world, HOSTS[host], Presence::Here);
         self.group.start(host).await?;
         self.troubles.iter().for_each(|trouble| self.set(*trouble, true));
         Ok(())
@@ -91,6 +95,7 @@ impl Storm {
 
     fn set(&self, trouble: Trouble, is_on: bool) {
         let folder = |host: usize| self.hosts[host].env.shared_folder(VAULT);
+        let presence = if is_on { Presence::Failing } else { Presence::Here };
         match trouble {
             Trouble::Link(from, to) if is_on => self.world.net().block(HOSTS[from], HOSTS[to]),
             Trouble::Link(from, to) => self.world.net().unblock(HOSTS[from], HOSTS[to]),
@@ -100,9 +105,9 @@ impl Storm {
                 self.hosts[host].store.set_reach(if is_on { reach } else { Reach::Here })
             }
             Trouble::Flash(host) => {
-                let presence = if is_on { Presence::Failing } else { Presence::Here };
                 self.world.disk(format!("flash-{}", HOSTS[host])).expect("a disk").set_presence(presence);
             }
+            Trouble::Device(host) => set_device(&self.world, HOSTS[host], presence),
         }
     }
 
@@ -175,6 +180,7 @@ impl Storm {
                 let hosts: Vec<usize> = (0..self.hosts.len()).filter(|_| self.draw(2) == 0).collect();
                 hosts.into_iter().chain([here]).for_each(|host| self.begin(Trouble::Store(host, reach)));
             }
+            16 if self.draw(2) == 0 => self.begin(Trouble::Device(one)),
             16 => self.begin(Trouble::Flash(one)),
             17 => {
                 self.tell(format!("a person says that {} is dead", HOSTS[here]));
