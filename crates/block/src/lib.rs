@@ -79,7 +79,7 @@ pub use node::{Node, Quiesced};
 pub use passthrough::Passthrough;
 pub use place::{Located, Place, Role};
 pub use pool::{Fresh, Pool};
-pub use reserve::{Answer, FarEnd, Records, ReservationKey, SharedStore, far_end};
+pub use reserve::{Answer, FarEnd, Probe, Probes, Records, ReservationKey, SharedStore, far_end, probe};
 pub use signal::Signal;
 pub use signature::Signature;
 pub use stats::{Histogram, OpStats, Stats};

@@ -30,6 +30,15 @@ pub trait SharedStore {
 /// What a sink shares ([`crate::Manage::shared`]) whose far end may be such a store.
 pub struct FarEnd(pub Rc<dyn SharedStore>);
 
+/// The far end of a sink that may answer reads without it, from what it remembers.
+pub trait Probe {
+    /// Ends when the far end has answered a question that came after this call.
+    fn probe(&self) -> Pending;
+}
+
+/// What such a sink shares ([`crate::Manage::shared`]).
+pub struct Probes(pub Rc<dyn Probe>);
+
 /// What keeps records, in the server of such a store.
 pub trait Records {
     /// Answers a question of a host.
@@ -45,6 +54,12 @@ pub struct Answer {
     pub bytes: Vec<u8>,
     /// The answer is true when nothing of this volume's older keys can happen any more.
     pub preempts: Option<ReservationKey>,
+}
+
+/// What a layer finds below it, if reads there may need no far end.
+pub fn probe(shared: Option<Rc<dyn std::any::Any>>) -> Option<Rc<dyn Probe>> {
+    let probes = shared.and_then(|shared| shared.downcast::<Probes>().ok());
+    probes.map(|probes| Rc::clone(&probes.0))
 }
 
 /// What a layer finds below it, if that may be such a store.

@@ -1,5 +1,6 @@
 //! Whether this host reaches the store. One that keeps the writes of another host asks the store nothing by itself, and
-//! would be no help to it without the store: so the first block is read now and then.
+//! would be no help to it without the store: so the first block is read now and then. A sink that may answer that by
+//! itself is asked before whether its far end answers ([`Probe`](lamina_block::Probe)).
 //!
 //! A change that has failed may still be done: the answer was lost, and not the request. So a volume is not given back
 //! before the store has answered a flush, which comes after all that this host had begun there. A host that was fenced
@@ -8,13 +9,13 @@
 use crate::held::Held;
 use crate::reservation::Reservation;
 use futures_util::future::{Either, select};
-use lamina_block::{Env, Error, Io, Node, OpKind, ReservationKey, Result, SharedStore, Time};
+use lamina_block::{Env, Error, Io, Node, OpKind, ReservationKey, Result, SharedStore, Time, probe};
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
-/// Reads in a lease; one that has no answer after two such times finds the store out of reach.
-const READS: u32 = 4;
+/// Questions in a lease; one that has no answer after two such times finds the store out of reach.
+const QUESTIONS: u32 = 4;
 
 /// What is known of the store.
 #[derive(Default)]
@@ -22,7 +23,7 @@ pub(crate) struct Reach {
     store: RefCell<Option<Weak<Node>>>,
     /// What the store is told of this host, if it keeps the vault.
     end: RefCell<Option<Rc<dyn SharedStore>>>,
-    /// The last read has no answer, or has failed.
+    /// The last question has no answer, or has failed.
     is_lost: Cell<bool>,
     /// When the last one began that had an answer.
     since: Cell<Option<Time>>,
@@ -108,19 +109,19 @@ impl Reservation {
         !self.reach.is_lost.get()
     }
 
-    /// Whether this host has reached the store with a read that began after `time`.
+    /// Whether this host has reached the store with a question that began after `time`.
     pub fn has_reached_store_since(&self, time: Time) -> bool {
         self.reaches_store() && self.reach.since.get().is_some_and(|began| began > time)
     }
 
-    /// Reads from the store now and then until it `is_over`.
+    /// Asks the store now and then until it `is_over`.
     pub(crate) fn watch_store(
         self: &Rc<Self>,
         env: &Rc<dyn Env>,
         is_over: impl Fn(&Reservation) -> bool + 'static,
     ) {
         let Some(store) = self.reach.store.borrow().clone() else { return };
-        let (me, time, clock) = (Rc::downgrade(self), self.host().lease() / READS, Rc::clone(env));
+        let (me, time, clock) = (Rc::downgrade(self), self.host().lease() / QUESTIONS, Rc::clone(env));
         env.spawn(Box::pin(async move {
             loop {
                 let (Some(this), Some(node)) = (me.upgrade().filter(|me| !is_over(me)), store.upgrade())
@@ -128,22 +129,115 @@ impl Reservation {
                     return;
                 };
                 let began = clock.now();
-                let first = clock.pool().take(node.geometry().block as usize);
-                let reads = pin!(node.submit(Io::read(0, first)));
-                let read = match select(reads, clock.sleep(time * 2)).await {
-                    Either::Left((read, _)) => read,
-                    Either::Right((_, reads)) => {
+                let asked = pin!(ask(Rc::clone(&node), Rc::clone(&clock)));
+                let answer = match select(asked, clock.sleep(time * 2)).await {
+                    Either::Left((answer, _)) => answer,
+                    Either::Right((_, asked)) => {
                         this.reach.is_lost.set(true);
-                        reads.await
+                        asked.await
                     }
                 };
-                this.reach.is_lost.set(read.is_err());
-                if read.is_ok() {
+                this.reach.is_lost.set(answer.is_err());
+                if answer.is_ok() {
                     this.reach.since.set(Some(began));
                 }
                 drop((this, node));
                 clock.sleep(time).await;
             }
         }));
+    }
+}
+
+/// Ends when the store has answered: also what it needs its far end for.
+async fn ask(store: Rc<Node>, env: Rc<dyn Env>) -> Result<()> {
+    if let Some(probe) = probe(store.shared()) {
+        probe.probe().await?;
+    }
+    let first = env.pool().take(store.geometry().block as usize);
+    store.submit(Io::read(0, first)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{Fence, Host, Name};
+    use crate::vault::{FolderVault, Holder};
+    use lamina_block::{Geometry, Layer, Manage, Passthrough, Pending, Probe, Probes, Step};
+    use lamina_sim::{SimEnv, Simulation};
+    use std::any::Any;
+    use std::time::Duration;
+
+    const LEASE: Duration = Duration::from_secs(5);
+
+    /// A sink that answers reads by itself.
+    struct Remembers(Rc<FarAway>);
+
+    /// What answers while it can be reached.
+    struct FarAway {
+        env: Rc<SimEnv>,
+        is_reached: Rc<Cell<bool>>,
+    }
+
+    impl Probe for FarAway {
+        fn probe(&self) -> Pending {
+            let (env, is_reached) = (Rc::clone(&self.env), Rc::clone(&self.is_reached));
+            Box::pin(async move {
+                while !is_reached.get() {
+                    env.sleep(Duration::from_millis(10)).await;
+                }
+                Ok(())
+            })
+        }
+    }
+
+    impl Layer for Remembers {
+        fn geometry(&self) -> Geometry {
+            Geometry::new(1 << 20)
+        }
+
+        fn submit(self: Rc<Self>, _io: &mut Io) -> Step {
+            Step::Done(Ok(()))
+        }
+
+        fn passthrough(&self) -> Passthrough {
+            Passthrough::None
+        }
+    }
+
+    impl Manage for Remembers {
+        fn shared(&self) -> Option<Rc<dyn Any>> {
+            Some(Rc::new(Probes(Rc::clone(&self.0) as _)))
+        }
+    }
+
+    fn reservation(env: &Rc<SimEnv>) -> Rc<Reservation> {
+        let vault = Rc::new(FolderVault::new(Rc::clone(env) as _, env.shared_folder("/vault") as _));
+        let holder = Holder { host: "a".into(), flash: None };
+        let host = Host::start(Rc::clone(env) as _, vault, Name::new("vm1"), holder, LEASE, Fence::Confirmed);
+        Reservation::new(host, "/vault".into(), None, None)
+    }
+
+    #[test]
+    fn a_sink_that_reads_without_its_far_end_does_not_reach_the_store() {
+        let world = Simulation::new(1);
+        let env = world.env();
+        let watched = async move {
+            let is_reached = Rc::new(Cell::new(true));
+            let far = FarAway { env: Rc::clone(&env), is_reached: Rc::clone(&is_reached) };
+            let sink = Rc::new(Remembers(Rc::new(far)));
+            let store = Node::new("store", "remembers", Rc::clone(&env) as _, sink);
+            let (reservation, clock) = (reservation(&env), Rc::clone(&env) as Rc<dyn Env>);
+            reservation.set_store(&store, None);
+            reservation.watch_store(&clock, |_| false);
+            for reaches in [true, false, true] {
+                is_reached.set(reaches);
+                let began = env.now();
+                env.sleep(LEASE).await;
+                assert_eq!(reservation.reaches_store(), reaches);
+                assert_eq!(reservation.has_reached_store_since(began), reaches);
+            }
+            reservation.end().await;
+        };
+        world.run(watched).expect("it ends");
     }
 }
