@@ -1,6 +1,7 @@
 """Images of a real Ceph cluster: bytes that Ceph's own tools find, daemons and OSDs that are killed, locks, and hosts that
 share an image."""
 
+import signal
 import time
 
 import nbd
@@ -142,12 +143,15 @@ class Hosts(RigCase):
         run(lamina_binary(), "create", daemon.file, cwd=self.rig.path(""))
         return daemon
 
+    def uri(self, daemon):
+        return daemon.uri("vm1", f"{daemon.name}.sock")
+
     @limit(300)
     def test_a_killed_host_is_followed_by_its_peer(self):
         self.ceph = Ceph(self.rig)
         self.ceph.image("vm1", 48)
         here, there = (self.host(name) for name in ("a", "b"))
-        uri = lambda daemon: daemon.uri("vm1", f"{daemon.name}.sock")
+        uri = self.uri
         here.start()
         there.start()
         ledger = Ledger()
@@ -169,3 +173,36 @@ class Hosts(RigCase):
         # The image has everything.
         alone = Lamina(self.rig, served("vms/vm1", "alone.sock"), name="alone", start=False).start(seconds=60)
         Writer(ledger, alone.uri("image", "alone.sock")).check()
+
+    @limit(180)
+    def test_hosts_go_on_together_while_neither_reaches_the_cluster(self):
+        """The host that has the volume has the image's lock and object map: librbd knows without the cluster that the first
+        block was never written."""
+        self.ceph = Ceph(self.rig)
+        name = self.ceph.image("vm1", 48, "--image-feature", "exclusive-lock,object-map")
+        here, _there = (self.host(name).start() for name in ("a", "b"))
+        client = nbd.NBD()
+        client.connect_uri(self.uri(here))
+        # It takes the volume.
+        self.assertEqual(client.pread(4096, 0), bytes(4096))
+        info = lambda: here.device("vm1")["info"]
+        wait_until("a peer", 60, lambda: info()["policy"] == "write-back")
+        client.pwrite(b"1" * MIB, 8 * MIB)
+        wait_until("the store has everything", 30, lambda: info()["dirty_bytes"] == 0)
+        self.assertIn("client.", self.ceph.run("rbd", "lock", "ls", name))
+        peers = lambda: [peer["reaches_store"] for peer in info()["peers"]["connected"]]
+        self.assertEqual(peers(), [True])
+        self.ceph.signal("osd", signal.SIGSTOP)
+        wait_until("the peer does not reach the cluster", 20, lambda: peers() == [False])
+        # For some leases, and so does this one.
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            self.assertEqual(peers(), [False])
+            time.sleep(0.1)
+        client.pwrite(b"2" * 4096, 8 * MIB)
+        self.ceph.signal("osd", signal.SIGCONT)
+        wait_until("the peer reaches the cluster again", 30, lambda: peers() == [True])
+        wait_until("the store has everything", 30, lambda: info()["dirty_bytes"] == 0)
+        self.assertEqual(client.pread(4096, 8 * MIB), b"2" * 4096)
+        client.shutdown()
+        self.assertEqual(here.stop(), 0, here.log())

@@ -75,6 +75,10 @@ class Ceph:
         """Ends a daemon at once."""
         self._daemons.pop(daemon).kill()
 
+    def signal(self, daemon, number):
+        """Sends a signal to a daemon, such as that to stop or to go on."""
+        self._daemons[daemon].signal(number)
+
     def image(self, name, mib, *options):
         """Makes an image of so many MiB, and gives its name with its pool."""
         self.run("rbd", "create", "--size", str(mib), *options, f"{POOL}/{name}")

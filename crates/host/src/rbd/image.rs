@@ -1,6 +1,7 @@
 //! An open image: what takes the cluster's word for something, and may wait for it.
 
 use super::library::{EXCLUSIVE, Ended, Handle, Library};
+use futures_channel::oneshot;
 use lamina_block::{Error, ErrorKind, Extent, ExtentState, OpenRbd, Result};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
@@ -17,6 +18,8 @@ const CONNECT_MAX: &CStr = c"20";
 const LOCK_PATIENCE: Duration = Duration::from_secs(40);
 /// A lock is asked for so often.
 const AGAIN: Duration = Duration::from_secs(1);
+/// A key of an image's metadata, which nobody has to set: that there is none is an answer of the cluster.
+const PROBED: &CStr = c"lamina";
 /// The most runs in one answer; the rest is called data, which is always allowed.
 const EXTENTS_MAX: usize = 1 << 16;
 
@@ -36,6 +39,8 @@ struct Pool {
 pub(super) struct Image {
     pool: Pool,
     handle: Handle,
+    /// Is dropped last: the other end learns that everything is closed.
+    _closed: oneshot::Sender<()>,
 }
 
 // SAFETY: handles of librados and librbd may be used from any thread.
@@ -110,8 +115,9 @@ impl Drop for Image {
 }
 
 impl Image {
-    /// Opens an image, and locks it unless it is shared. Waits for the cluster.
-    pub fn open(open: &OpenRbd) -> Result<Image> {
+    /// Opens an image, and locks it unless it is shared. Waits for the cluster. What comes with it ends when the image
+    /// is closed, which the last of its users does.
+    pub fn open(open: &OpenRbd) -> Result<(Image, oneshot::Receiver<()>)> {
         let pool = Cluster::connect(open)?.pool(open)?;
         let rbd = &pool.cluster.library.rbd;
         let how = if open.read_only { rbd.rbd_open_read_only } else { rbd.rbd_open };
@@ -122,11 +128,12 @@ impl Image {
             io::ErrorKind::NotFound => Error::offline(format!("there is none: rbd create --size 10G {open}")),
             _ => failed("it cannot be opened", &e),
         })?;
-        let image = Image { pool, handle };
+        let (closes, closed) = oneshot::channel();
+        let image = Image { pool, handle, _closed: closes };
         if !open.shared && !open.read_only {
             image.lock(open)?;
         }
-        Ok(image)
+        Ok((image, closed))
     }
 
     pub fn library(&self) -> &Arc<Library> {
@@ -140,6 +147,22 @@ impl Image {
         let code = unsafe { (self.library().rbd.rbd_get_size)(self.handle, &raw mut size) };
         check(code).map_err(|e| failed("its size", &e))?;
         Ok(size)
+    }
+
+    /// Waits until the cluster has answered. A read does not: librbd knows without the cluster of objects that were
+    /// never written, if it has the image's lock and object map. It remembers no metadata.
+    pub fn probe(&self) -> Result<()> {
+        let (mut value, mut len) = ([0; 1], 1);
+        let rbd = &self.library().rbd;
+        // SAFETY: the image is open; the key ends with a zero, and the call writes `len` bytes at most.
+        let code =
+            unsafe { (rbd.rbd_metadata_get)(self.handle, PROBED.as_ptr(), value.as_mut_ptr(), &raw mut len) };
+        match check(code) {
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ERANGE)) => {
+                Err(failed("the cluster", &e))
+            }
+            Err(_) | Ok(()) => Ok(()),
+        }
     }
 
     /// Takes the image's lock, which no other client gets before it is closed.

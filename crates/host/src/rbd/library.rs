@@ -62,6 +62,7 @@ functions! {
     rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd_close(Handle) -> c_int;
     rbd_get_size(Handle, *mut u64) -> c_int;
+    rbd_metadata_get(Handle, *const c_char, *mut c_char, *mut usize) -> c_int;
     rbd_lock_acquire(Handle, c_int) -> c_int;
     rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
     rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);

@@ -5,8 +5,8 @@
 //! * *Durability*: without librbd's cache a write has ended when all replicas have it durably, so that each has the
 //!   effect of a forced one.
 //!
-//! Calls that wait for the cluster (to open, to close, to list what is allocated) have a thread of their own each: they
-//! may wait without an end, and nobody else is to wait with them.
+//! Calls that wait for the cluster (to open, to close, to list what is allocated, to find out whether it answers) have a
+//! thread of their own each: they may wait without an end, and nobody else is to wait with them.
 //!
 //! Deliberately left out: create, resize, copy or snapshot images, which `rbd` does; images within other images' trash,
 //! mirrors and groups.
@@ -17,11 +17,12 @@ mod library;
 use futures_channel::oneshot;
 use image::{Image, check, failed};
 use lamina_block::{
-    Command, Effect, Error, Extent, Geometry, Io, Layer, Manage, Op, OpenRbd, Passthrough, Pending, Result,
-    Step,
+    Command, Effect, Error, Extent, Geometry, Io, Layer, Manage, Op, OpenRbd, Passthrough, Pending, Probe,
+    Probes, Result, Step,
 };
 use library::{Handle, Library, Rbd as Calls, THICK};
 use serde_json::{Value, json};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -33,10 +34,15 @@ const BLOCK: u32 = 512;
 /// Requests of this many bytes and their multiples need no reading of what they leave out: the usual block of an OSD.
 const OPTIMAL: u32 = 4096;
 
+/// An image until the sink is closed.
+struct Opened(RefCell<Option<Arc<Image>>>);
+
 /// An open image as a sink.
 struct Rbd {
     name: String,
-    image: RefCell<Option<Arc<Image>>>,
+    image: Rc<Opened>,
+    /// Ends when the image is closed.
+    closed: Cell<Option<oneshot::Receiver<()>>>,
     geometry: Cell<Geometry>,
 }
 
@@ -44,12 +50,12 @@ struct Rbd {
 pub(crate) async fn open(open: OpenRbd) -> Result<Rc<dyn Layer>> {
     let (name, read_only) = (open.to_string(), open.read_only);
     let opened = apart(move || {
-        let image = Image::open(&open)?;
+        let (image, closed) = Image::open(&open)?;
         let size = image.size()?;
-        Ok((image, size))
+        Ok((image, closed, size))
     });
     let named = |e: Error| Error::new(e.kind(), format!("{name}: {}", e.message()));
-    let (image, size) = opened.await.map_err(named)?;
+    let (image, closed, size) = opened.await.map_err(named)?;
     let may = !read_only;
     let geometry = Geometry {
         block: BLOCK,
@@ -60,7 +66,8 @@ pub(crate) async fn open(open: OpenRbd) -> Result<Rc<dyn Layer>> {
         fua: true,
         ..Geometry::new(size)
     };
-    let rbd = Rbd { name, image: RefCell::new(Some(Arc::new(image))), geometry: Cell::new(geometry) };
+    let image = Rc::new(Opened(RefCell::new(Some(Arc::new(image)))));
+    let rbd = Rbd { name, image, closed: Cell::new(Some(closed)), geometry: Cell::new(geometry) };
     rbd.geometry.set(rbd.with_size(size)?);
     Ok(Rc::new(rbd))
 }
@@ -97,11 +104,23 @@ extern "C" fn ended(completion: Handle, request: *mut c_void) {
     let _ = ended.send((answer, memory));
 }
 
-impl Rbd {
-    fn image(&self) -> Result<Arc<Image>> {
-        self.image.borrow().clone().ok_or_else(|| Error::offline("the image is closed"))
+impl Opened {
+    fn get(&self) -> Result<Arc<Image>> {
+        self.0.borrow().clone().ok_or_else(|| Error::offline("the image is closed"))
     }
+}
 
+impl Probe for Opened {
+    fn probe(&self) -> Pending {
+        let image = self.get();
+        Box::pin(async move {
+            let image = image?;
+            apart(move || image.probe()).await
+        })
+    }
+}
+
+impl Rbd {
     fn with_size(&self, size: u64) -> Result<Geometry> {
         if !size.is_multiple_of(u64::from(BLOCK)) {
             let whole = size.next_multiple_of(u64::from(BLOCK));
@@ -119,7 +138,7 @@ impl Rbd {
         at: &Range<u64>,
         call: impl FnOnce(&Calls, Handle, &mut [u8], Handle) -> c_int,
     ) -> Result<Vec<u8>> {
-        let image = self.image()?;
+        let image = self.image.get()?;
         let told = |e: std::io::Error| failed(&self.name, &e).at(at.clone());
         let (send, receive) = oneshot::channel();
         let len = memory.len();
@@ -207,7 +226,7 @@ impl Layer for Rbd {
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        let image = self.image();
+        let image = self.image.get();
         Box::pin(async move {
             let image = image?;
             apart(move || image.extents(at)).await
@@ -215,11 +234,19 @@ impl Layer for Rbd {
     }
 
     fn close(self: Rc<Self>) -> Pending {
-        let image = self.image.take();
-        Box::pin(apart(move || {
-            drop(image);
+        let (image, closed) = (self.image.0.take(), self.closed.take());
+        Box::pin(async move {
+            apart(move || {
+                drop(image);
+                Ok(())
+            })
+            .await?;
+            // A question to the cluster may be under way still, whose thread closes the image then.
+            if let Some(closed) = closed {
+                let _ = closed.await;
+            }
             Ok(())
-        }))
+        })
     }
 }
 
@@ -237,7 +264,7 @@ impl Manage for Rbd {
                     "there is no command {name:?} here; there is \"resize\""
                 )));
             }
-            let image = self.image()?;
+            let image = self.image.get()?;
             let (before, size) = (self.geometry.get().size, apart(move || image.size()).await?);
             if size < before {
                 return Err(Error::invalid(format!(
@@ -251,6 +278,10 @@ impl Manage for Rbd {
         })
     }
 
+    fn shared(&self) -> Option<Rc<dyn Any>> {
+        Some(Rc::new(Probes(Rc::clone(&self.image) as _)))
+    }
+
     fn info(&self) -> Value {
         json!({ "image": self.name, "on": "Ceph" })
     }
@@ -258,7 +289,7 @@ impl Manage for Rbd {
 
 impl Drop for Rbd {
     fn drop(&mut self) {
-        if let Some(image) = self.image.take() {
+        if let Some(image) = self.image.0.take() {
             // Its end waits. If there is no thread for it, it is left open.
             let kept = std::mem::ManuallyDrop::new(image);
             let close = move || drop(std::mem::ManuallyDrop::into_inner(kept));

@@ -25,6 +25,9 @@
 //! layer above ends that. A client whose lock another one has broken is shut out by the cluster: its requests fail
 //! until the process starts again.
 //!
+//! A reservation right above asks the cluster itself whether it can be reached, and not the image: librbd answers some
+//! reads without the cluster.
+//!
 //! The sink deliberately makes no image, no snapshot and no clone: `rbd` does that, and a snapshot of the image in
 //! Ceph has what layers above have written to it by then.
 
