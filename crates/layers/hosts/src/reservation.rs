@@ -58,7 +58,8 @@
 //!
 //! While the vault does not answer, no volume changes hands, and a host that has one goes on; what needs a change of
 //! the record waits: the first write from flash, and closing. With peers a host goes on for three quarters of its
-//! lease, as a peer may follow it that reaches the vault: then requests wait, and fail after `store-timeout`.
+//! lease, as a peer may follow it that reaches the vault: then requests wait, and fail after `store-timeout`. So do
+//! reads from a flash in front of a store that is the vault and has every write.
 
 mod tls;
 
