@@ -380,7 +380,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// True if another host may have the volume without a word about this one: the vault keeps its writes from the store.
+    /// True if another host takes the volume without a word about this one: late writes do not get to the store.
     pub fn fences(&self) -> bool {
         self.host.vault().fences()
     }

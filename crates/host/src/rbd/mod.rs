@@ -5,7 +5,7 @@
 //! * *Durability*: without librbd's cache a write has ended when all replicas have it durably, so that each has the
 //!   effect of a forced one.
 //!
-//! Calls that wait for the cluster (to open, to close, to list what is allocated, to find out whether it answers) have a
+//! Calls that wait for the cluster (to open, to close, to list what is allocated, to know whether it answers) have a
 //! thread of their own each: they may wait without an end, and nobody else is to wait with them.
 //!
 //! Deliberately left out: create, resize, copy or snapshot images, which `rbd` does; images within other images' trash,
