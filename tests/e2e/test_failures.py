@@ -50,6 +50,7 @@ from clusters import ClusterCase, times
 from common import MIB, limit
 from rig import lamina_binary, run, wait_until
 from rig.ledger import BLOCK, Ledger, Writer
+from rig.mount import served_file
 
 
 class Flash(ClusterCase):
@@ -138,13 +139,10 @@ class Flash(ClusterCase):
     @limit(180)
     def test_its_device_dies_with_the_records_of_the_hierarchy(self):
         """No other device has them: the vault says instead that what is there does not count."""
-        sock = self.rig.path("nvme.sock")
-        image = self.rig.path("nvme-a.img")
-        with open(image, "wb") as empty:
-            empty.truncate(24 * MIB)
-        nvme = lambda: self.rig.listen(sock, "nbdkit", "-f", "-U", sock, "file", image)
-        self.instead["a"] = {"nvme": {"type": "nbd", "address": f"unix:{sock}", "timeout": "1s"}}
-        device = nvme()
+        self.instead["a"] = {"nvme": {"type": "file", "path": "device/disk"}}
+        with open(self.rig.path("nvme-a.img"), "wb") as image:
+            image.truncate(24 * MIB)
+        device = self.enterContext(served_file(self.rig, "device", "nvme-a.img"))
         a, b = self.start(peers=1, timeout="30s")
         ledger = Ledger()
         writer = self.writer(a, ledger)
@@ -161,7 +159,7 @@ class Flash(ClusterCase):
         self.assertIn("the vault says that the flash does not count", a.log())
         # The device is there again when the host is, with blocks that are older than the store.
         a.kill()
-        nvme()
+        self.enterContext(served_file(self.rig, "device", "nvme-a.img"))
         a.start()
         writer = self.moves_to(a, ledger, 1)
         self.paired(a)

@@ -28,6 +28,22 @@ def attached(rig, uri, name="fuse", direct=False):
 
 
 @contextlib.contextmanager
+def served_file(rig, folder, image):
+    """The file `disk` in a folder, with the bytes of an image. Whoever has it open gets errors when the process that this
+    gives is killed, as from a device that is gone."""
+    run("fusermount3", "-u", "-z", rig.path(folder), check=False)
+    rig.path(folder).mkdir(exist_ok=True)
+    disk = rig.path(folder) / "disk"
+    fuse = rig.start("nbdfuse", disk, "--command", "nbdkit", "-s", "file", rig.path(image), name=f"nbdfuse-{folder}")
+    try:
+        wait_until("nbdfuse's file", 10, disk.exists)
+        yield fuse
+    finally:
+        run("fusermount3", "-u", "-z", rig.path(folder), check=False)
+        fuse.kill()
+
+
+@contextlib.contextmanager
 def mounted(rig, loop, name="mnt"):
     """The file system on a block device, mounted as long as the block lasts."""
     folder = rig.path(name)
