@@ -1,12 +1,12 @@
 //! What the store has when a device is opened: a process, a policy or a host before may have acknowledged it, and only
-//! the cache of the store may have it. A flush makes it durable.
+//! the cache of the store may have it. A flush makes it durable. And what the store gets of them later.
 
 use super::cluster::{Serves, create};
 use super::failures::{disk, layer};
 use super::hosts::is_dead;
 use super::*;
 use lamina_block::{Begin, Error, Op};
-use lamina_sim::{DiskOptions, Image, Loss, SimEnv, Simulation};
+use lamina_sim::{DiskOptions, Image, Loss, Reach, SimEnv, Simulation};
 use std::cell::Cell;
 
 /// The last block is not whole: its writes go past the flash.
@@ -143,4 +143,39 @@ fn moved() -> u8 {
 fn what_the_host_before_has_acknowledged_is_flushed() {
     let [left, flawed] = with_and_without(moved);
     assert!(left == 8 && flawed != 8, "{left}, with the canary {flawed}");
+}
+
+/// A host takes the volume from one that stands still, and its process dies with a write under way. The store does that
+/// write after everything of the next process, and after the other host has ended.
+#[test]
+fn late_writes_of_the_own_past_are_awaited_beside_another_hosts() {
+    let world = super::cluster::world(3);
+    let env = world.env();
+    let left = world.run(async move {
+        create(&env, &["a", "b"]).await.expect("created");
+        let open = async |host| {
+            let (keys, settles) = (json!({ "peers": 1 }), json!({ "settles": "20s" }));
+            Serves::open_with(&env, host, keys, settles, Begin::Open).await.expect("opened")
+        };
+        let (a, b) = (open("a").await, open("b").await);
+        put(&a.vm, 0, 7).await;
+        a.paired().await.expect("a peer");
+        a.env.stop();
+        put(&b.vm, 0, 7).await;
+        b.store.set_reach(Reach::Held);
+        let vm = Rc::clone(&b.vm);
+        b.env.spawn(Box::pin(async move { put(&vm, 0, 8).await }));
+        env.sleep(Duration::from_secs(1)).await;
+        b.kill();
+        let b = open("b").await;
+        put(&b.vm, 0, 9).await;
+        is_dead(&env, "a").await;
+        env.sleep(Duration::from_secs(5)).await;
+        let store = disk(&env, "store");
+        put(&store, 0, 8).await;
+        store.submit(Io::flush()).await.expect("flushed");
+        env.sleep(Duration::from_secs(20)).await;
+        survives(&env, 0).await
+    });
+    assert_eq!(left.expect("it ends"), 9);
 }
