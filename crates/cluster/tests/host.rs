@@ -127,6 +127,31 @@ fn a_volume_is_taken_when_its_host_is_silent() {
     });
 }
 
+/// The host before may have beaten just when its volume was taken, and answers until it looks: also the next process of
+/// the host that has taken it waits for that.
+#[test]
+fn who_follows_a_process_that_has_just_taken_a_volume_waits_for_the_host_before() {
+    simulate(6, |env| async move {
+        let ((a, a_is_silent), b) = (mute(&env, "a", 1, Fence::Quarantine), start(&env, "b", 2));
+        let held = a.take(LONG).await.expect("nobody has it");
+        held.change(|record| record.mode = back(&[1, 2])).await.expect("it has the volume");
+        a_is_silent.set(true);
+        let is_taken = async {
+            while !env.shared_folder("/vault").names().iter().any(|name| name.ends_with(".record.3")) {
+                env.sleep(Duration::from_micros(100)).await;
+            }
+        };
+        let attempt = select(Box::pin(b.take(LONG)), Box::pin(is_taken)).await;
+        assert!(matches!(attempt, Either::Right(_)), "it has waited for the host before");
+        drop(attempt);
+        b.stop();
+        a_is_silent.set(false);
+        assert!(a.is_safe(), "the host before has not looked");
+        let again = start(&env, "b", 2).take(LONG).await.expect("it had the volume").record();
+        assert_eq!((again.generation, again.unfenced, a.is_safe()), (3, Some(1), false));
+    });
+}
+
 /// Whoever takes a volume may give up waiting: those who come later try themselves.
 #[test]
 fn an_attempt_that_is_given_up_is_in_nobodys_way() {
