@@ -30,6 +30,7 @@ gauntlet!(through, epochs("epochs, write-through", json!({ "policy": "write-thro
 
 /// Blocks of the volume.
 const BLOCKS: u64 = 24;
+const TAIL: u64 = BLOCKS * SLOT as u64;
 
 /// How the disks were at one moment.
 struct Moment {
@@ -40,17 +41,17 @@ struct Moment {
     lag_bytes: u64,
 }
 
-async fn accelerated(env: &Rc<SimEnv>) -> Rc<Node> {
+async fn accelerated(env: &Rc<SimEnv>, keys: Value) -> Rc<Node> {
     let any: Rc<dyn Env> = Rc::clone(env) as Rc<dyn Env>;
-    let made = async |kind: &Kind, name: &str, over: Vec<Rc<Node>>| {
-        let Ok(keys) = kind.parse(&json!({})) else { panic!("no keys are needed") };
+    let made = async |kind: &Kind, name: &str, keys: Value, over: Vec<Rc<Node>>| {
+        let Ok(keys) = kind.parse(&keys) else { panic!("they are right") };
         let keep: Rc<dyn Keep> = SimKeep::open(env, name).await.expect("kept").0;
         let with = Build { keep: Some(keep), begin: Begin::Format, ..Build::new(name, &any, over) };
         Node::new(name, kind.name, Rc::clone(&any), keys.build(with).await.expect("made"))
     };
     let store = redo(env, Begin::Format).await.expect("made");
-    let flash = made(&Kind::of::<crate::flash::Keys>(), "flash", vec![disk(env, "nvme")]).await;
-    made(&Kind::of::<super::super::Keys>(), "top", vec![store, flash]).await
+    let flash = made(&Kind::of::<crate::flash::Keys>(), "flash", json!({}), vec![disk(env, "nvme")]).await;
+    made(&Kind::of::<super::super::Keys>(), "top", keys, vec![store, flash]).await
 }
 
 /// The block that a write goes to: some are written often.
@@ -59,19 +60,43 @@ fn place(seed: u64, number: u64) -> u64 {
     (random() % BLOCKS).min(random() % BLOCKS)
 }
 
+/// Writes the end of the store: many times when nothing is dirty, each after the one before; and once later,
+/// so that what has come meanwhile goes to the store at once.
+async fn write_end(env: &Rc<SimEnv>, top: &Rc<Node>, len: usize, number: u64) {
+    let writes = match number % 7 {
+        0 => 8,
+        3 => 1,
+        _ => return,
+    };
+    if writes > 1 {
+        let drain = Command { name: "drain".into(), args: json!({}) };
+        top.control(drain).await.expect("drained");
+    }
+    for _ in 0..writes {
+        let (top, data) = (Rc::clone(top), Buf::zeroed(len));
+        env.spawn(Box::pin(async move {
+            top.submit(Io::write(TAIL, data, Durability::Cached)).await.expect("written");
+        }));
+    }
+    env.sleep(Duration::from_nanos(1)).await;
+}
+
 /// Writes numbers, and takes moments. At each of them the store and its log, without the flash, are what the volume was
-/// after some write; and not more is missing than was said.
-fn moments(seed: u64) -> std::result::Result<(), String> {
+/// after some write; and not more is missing than was said. A store whose last block has `tail` bytes is written there
+/// meanwhile.
+fn moments(seed: u64, tail: usize) -> std::result::Result<(), String> {
     let simulation = Simulation::new(seed);
     let env = simulation.env();
-    put_disks(&env, &[("store", BLOCKS * SLOT as u64), ("log", 320 << 10), ("nvme", DISK)]);
+    put_disks(&env, &[("store", TAIL + tail as u64), ("log", 320 << 10), ("nvme", DISK)]);
     let taken: Rc<RefCell<Vec<Moment>>> = Rc::default();
     let acknowledged = Rc::new(Cell::new(0));
     let (into, done, world, weak) =
         (Rc::clone(&taken), Rc::clone(&acknowledged), Rc::clone(&env), Rc::downgrade(&env));
     simulation
         .run(async move {
-            let top = accelerated(&world).await;
+            // One write of a batch at a time, so that others come between.
+            let keys = if tail > 0 { json!({ "depth": 1 }) } else { json!({}) };
+            let top = accelerated(&world, keys).await;
             let (node, done_then, mut number) = (Rc::downgrade(&top), Rc::clone(&done), 0u64);
             world.observe(Some(Rc::new({
                 let number = Cell::new(0u64);
@@ -96,6 +121,9 @@ fn moments(seed: u64) -> std::result::Result<(), String> {
                     0 => world.sleep(Duration::from_millis(number * 2)).await,
                     3 => top.submit(Io::flush()).await.expect("flushed"),
                     _ => {}
+                }
+                if tail > 0 {
+                    write_end(&world, &top, tail, number).await;
                 }
             }
             world.observe(None);
@@ -144,7 +172,15 @@ fn moments(seed: u64) -> std::result::Result<(), String> {
 #[test]
 fn without_its_flash_the_store_is_what_the_volume_was() {
     for seed in 0..8 {
-        moments(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        moments(seed, 0).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// What goes past the flash ends an epoch, which has no part of a batch.
+#[test]
+fn a_write_to_the_end_leaves_the_store_at_a_moment() {
+    for seed in 0..3 {
+        moments(seed, 1024).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
 
@@ -152,7 +188,8 @@ fn without_its_flash_the_store_is_what_the_volume_was() {
 fn canaries() {
     for flaw in ["an epoch of a part", "record before the table"] {
         FLAW.set(Some(flaw));
-        let noticed = (0..20).any(|seed| std::panic::catch_unwind(|| moments(seed).is_err()).unwrap_or(true));
+        let noticed =
+            (0..20).any(|seed| std::panic::catch_unwind(|| moments(seed, 0).is_err()).unwrap_or(true));
         FLAW.set(None);
         assert!(noticed, "{flaw}: nothing noticed");
     }
