@@ -69,6 +69,26 @@ fn a_flush_does_not_make_durable_what_is_gone() {
     assert!(words.contains("what is gone is durable"), "{words}");
 }
 
+/// While a flush compares what is in a segment, another one makes that durable, and the segment is used again.
+#[test]
+fn what_another_flush_has_made_durable_is_no_loss() {
+    run(|env, cache, volume| async move {
+        for block in [3, 4] {
+            written(&cache, &volume, block).await.expect("written");
+        }
+        let slot = cache.runs(&volume, 4..5)[0].slot.expect("it is there");
+        cache.suspect(&Err(Error::media("it fails once")));
+        let verifies = Rc::clone(&cache);
+        let verified = env.start(async move { verifies.verify().await });
+        env.sleep(Duration::from_nanos(1)).await;
+        cache.segments.borrow_mut().get(cache.shape.segment_of(slot)).durable = cache.shape.batch_slots();
+        let place = u64::from(slot) * SLOT as u64;
+        env.disk("flash").expect("a disk").rot(&(place..place + SLOT as u64));
+        verified.ended().await.expect("nothing is lost");
+        cache.check().expect("it goes on");
+    });
+}
+
 /// A segment that ends with a block of which the store has all.
 async fn ended(cache: &Rc<Cache>, volume: &Rc<Volume>, block: u64) -> u32 {
     put(cache, volume, block, 1).await;
