@@ -48,10 +48,14 @@ async fn made(env: &Rc<SimEnv>) -> (Rc<Cache>, Rc<Volume>) {
     (cache, volume)
 }
 
-async fn put_cached(cache: &Rc<Cache>, volume: &Rc<Volume>, block: u64, byte: u8) {
+async fn attempt(cache: &Rc<Cache>, volume: &Rc<Volume>, block: u64, byte: u8) -> Result<()> {
     let how = How { dirty: true, durability: Durability::Cached, absent: 0, serial: None };
     let space = cache.reserve(1).await.expect("space");
-    cache.put(space, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
+    cache.put(space, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.map(drop)
+}
+
+async fn put_cached(cache: &Rc<Cache>, volume: &Rc<Volume>, block: u64, byte: u8) {
+    attempt(cache, volume, block, byte).await.expect("put");
 }
 
 /// All of it is on the store.
@@ -126,12 +130,11 @@ impl Layer for Keeper {
 
 impl Manage for Keeper {}
 
-/// Block 3 is durable as 1, and written as 2 behind the first batch of a new segment, which ends as `verdict` says.
-/// Returns what comes of that write.
-async fn written_behind_the_first(env: Rc<SimEnv>, verdict: Result<()>) -> Result<()> {
-    let world: Rc<dyn Env> = Rc::clone(&env) as _;
+/// A cache on such a device.
+async fn kept(env: &Rc<SimEnv>) -> (Rc<Keeper>, Rc<Cache>, Rc<Volume>) {
+    let world: Rc<dyn Env> = Rc::clone(env) as _;
     let keeper = Rc::new(Keeper {
-        below: disk(&env),
+        below: disk(env),
         keeps: Cell::new(false),
         verdict: RefCell::new(None),
         told: Signal::new(),
@@ -140,23 +143,22 @@ async fn written_behind_the_first(env: Rc<SimEnv>, verdict: Result<()>) -> Resul
     let node = Node::new("keeper", "keeper", Rc::clone(&world), Rc::clone(&keeper) as _);
     let cache = Cache::open("flash", &world, node).await.expect("opened");
     let volume = cache.volume(VOLUME, 64).await.expect("made");
+    (keeper, cache, volume)
+}
+
+/// Block 3 is durable as 1, and written as 2 behind the first batch of a new segment, which ends as `verdict` says.
+/// Returns what comes of that write.
+async fn written_behind_the_first(env: Rc<SimEnv>, verdict: Result<()>) -> Result<()> {
+    let (keeper, cache, volume) = kept(&env).await;
     put(&cache, &volume, 3, 1).await;
     cache.logs[SMALL as usize].open.set(None);
     keeper.keeps.set(true);
-    let write = |block, byte| {
-        let (cache, volume) = (Rc::clone(&cache), Rc::clone(&volume));
-        async move {
-            let how = How { dirty: true, durability: Durability::Cached, absent: 0, serial: None };
-            let space = cache.reserve(1).await.expect("space");
-            cache.put(space, &volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.map(drop)
-        }
-    };
-    let first = pin!(write(5, 1));
+    let first = pin!(attempt(&cache, &volume, 5, 1));
     let Either::Right((_, first)) = select(first, env.sleep(Duration::from_millis(1))).await else {
         panic!("the first batch is kept");
     };
     let before = keeper.others.get();
-    let behind = pin!(write(3, 2));
+    let behind = pin!(attempt(&cache, &volume, 3, 2));
     let behind = match select(behind, env.sleep(Duration::from_millis(50))).await {
         Either::Left((ended, _)) => return ended,
         Either::Right((_, behind)) => behind,
@@ -225,6 +227,33 @@ fn a_write_that_failed_and_is_there() {
         cache.put(space, &volume, 3, &Buf::from_vec(vec![2; SLOT]), how).await.expect_err("it fails");
     });
     assert_eq!(found, Some(1), "a write that failed is there");
+}
+
+/// Rule 2: the device takes its time with the zeroes over the head, and the segment could be used again.
+fn a_head_that_is_zeroed_late() {
+    let found = found_after((Loss::All, 1), |env| async move {
+        let (keeper, cache, volume) = kept(&env).await;
+        let (keeps, mut writes) = (Rc::clone(&keeper), 0);
+        env.set_fault(Some(Box::new(move |_, _, io| {
+            let is_write = matches!(io.op, Op::Write(..));
+            writes += u32::from(is_write);
+            // The batch, its summary, and the zeroes.
+            keeps.keeps.set(is_write && writes == 2);
+            (is_write && writes == 1).then(|| Error::media("no"))
+        })));
+        let (fails, of) = (Rc::clone(&cache), Rc::clone(&volume));
+        let failed = env.start(async move { attempt(&fails, &of, 5, 1).await });
+        env.sleep(Duration::from_millis(1)).await;
+        env.set_fault(None);
+        cache.empty_segment(SMALL, 0, Leaves::Tail).await.expect("emptied");
+        cache.free(vec![(SMALL, 0)]).await.expect("freed");
+        cache.segments.borrow_mut().free.make_contiguous().sort_unstable();
+        put(&cache, &volume, 3, 2).await;
+        *keeper.verdict.borrow_mut() = Some(Ok(()));
+        keeper.told.notify();
+        failed.ended().await.expect_err("it fails");
+    });
+    assert_eq!(found, Some(2), "what was durable is zeroed");
 }
 
 /// Rule 4.
@@ -298,6 +327,7 @@ fn the_order_is_kept() {
     a_write_behind_the_first_batch();
     the_first_batch_fails();
     a_write_that_failed_and_is_there();
+    a_head_that_is_zeroed_late();
     a_new_version_is_forgotten();
     an_older_version_is_freed();
     a_newer_version_is_written_over();
@@ -306,7 +336,7 @@ fn the_order_is_kept() {
 
 #[test]
 fn each_rule_is_needed() {
-    let canaries: [(&str, fn(), &str); 7] = [
+    let canaries: [(&str, fn(), &str); 8] = [
         ("durable before the first batch", a_durable_write_in_a_new_segment, "what was durable is not found"),
         (
             "acknowledged before the first batch",
@@ -314,6 +344,7 @@ fn each_rule_is_needed() {
             "what was acknowledged is not found",
         ),
         ("a failed write stays there", a_write_that_failed_and_is_there, "a write that failed is there"),
+        ("zeroed after it is used again", a_head_that_is_zeroed_late, "what was durable is zeroed"),
         ("versions in both logs", a_new_version_is_forgotten, "an older version is there"),
         ("freed before what is newer is durable", an_older_version_is_freed, "what was durable is gone"),
         ("written again before the state", a_newer_version_is_written_over, "an older version is there"),
