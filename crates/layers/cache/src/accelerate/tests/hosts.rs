@@ -4,11 +4,14 @@
 use super::failures::{disk, layer};
 use super::*;
 use crate::testing::history::{Checked, History, told};
+use futures_util::future::{Either, select};
 use lamina_block::{Begin, Over};
 use lamina_cluster::amend::declare_dead;
 use lamina_cluster::host::Name;
+use lamina_cluster::reservation::LAST;
 use lamina_cluster::vault::FolderVault;
-use lamina_sim::{DiskOptions, Image, Images, Presence, SimEnv, Simulation};
+use lamina_sim::{DiskOptions, Fate, Image, Images, Presence, SimEnv, Simulation};
+use std::pin::pin;
 
 const SIZE: u64 = 256 << 10;
 const BLOCKS: u64 = SIZE / crate::testing::history::BLOCK;
@@ -293,6 +296,32 @@ fn a_flash_whose_record_is_older_than_the_store_is_forgotten() {
         get(&a.vm).await
     });
     assert_eq!(read.expect("it ends"), 2);
+}
+
+/// The vault is to be told that the store has everything by now, and does not answer.
+#[test]
+fn a_device_is_closed_without_an_answer_of_the_vault() {
+    let world = world(9);
+    let env = world.env();
+    let ended = world.run(async move {
+        create(&env).await.map_err(told("created"))?;
+        let store = env.disk("store").expect("a disk");
+        let a = Serves::open(&env, "a", "write-back", Begin::Open).await.map_err(told("opened"))?;
+        put(&a.vm, 1).await;
+        store.set_presence(Presence::Failing);
+        // It cannot bring everything to the store.
+        let _ = a.close().await;
+        let a = Serves::open(&env, "a", "write-through", Begin::Open).await.map_err(told("again"))?;
+        env.shared_folder(VAULT).set_fate(Fate::Lost);
+        store.set_presence(Presence::Here);
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(a.vm.info()["dirty_bytes"], json!(0));
+        match select(pin!(a.vm.close()), env.sleep(LAST * 3)).await {
+            Either::Left((closed, _)) => closed.map_err(told("closed")),
+            Either::Right(_) => Err("it waits for the vault".to_owned()),
+        }
+    });
+    ended.expect("it ends").unwrap_or_else(|e: String| panic!("{e}"));
 }
 
 async fn put(vm: &Rc<Node>, value: u8) {
