@@ -68,19 +68,25 @@ fn the_open_limit_bounds_the_classes() {
     assert_eq!(super::super::format::Super::decode(&shape.encode(), size), Ok(shape));
 }
 
+/// A disk with these zones, and a log on it.
+async fn made(world: &World) -> (Rc<Node>, Rc<Node>) {
+    let options = lamina_sim::DiskOptions::new(ZONES.range().end);
+    world.sim.put_disk("disk", lamina_sim::Image::zoned(options, ZONES));
+    let disk = world.sim.disk("disk").expect("there");
+    let disk = Node::new("disk", "simulated", Rc::clone(&world.env), disk);
+    let keys = Kind::of::<super::super::Keys>().parse(&json!({})).map_err(|e| e.message).expect("keys");
+    let mut with = lamina_block::Build::new("log", &world.env, vec![Rc::clone(&disk)]);
+    with.begin = lamina_block::Begin::Format;
+    let layer = keys.build(with).await.expect("made");
+    let log = Node::new("log", "sequentialize", Rc::clone(&world.env), layer);
+    (disk, log)
+}
+
 /// The device allows no more zones than are open, and a write fails in each of them: those are finished.
 #[test]
 fn zones_that_failed_are_closed() {
     simulated(|world| async move {
-        let options = lamina_sim::DiskOptions::new(ZONES.range().end);
-        world.sim.put_disk("disk", lamina_sim::Image::zoned(options, ZONES));
-        let disk = world.sim.disk("disk").expect("there");
-        let disk = Node::new("disk", "simulated", Rc::clone(&world.env), disk);
-        let keys = Kind::of::<super::super::Keys>().parse(&json!({})).map_err(|e| e.message).expect("keys");
-        let mut with = lamina_block::Build::new("log", &world.env, vec![Rc::clone(&disk)]);
-        with.begin = lamina_block::Begin::Format;
-        let layer = keys.build(with).await.expect("made");
-        let log = Node::new("log", "sequentialize", Rc::clone(&world.env), layer);
+        let (_, log) = made(&world).await;
         for turn in 0..60u64 {
             let fault = move |_: u64, _: &str, io: &Io| {
                 let is_write = io.op.kind() == OpKind::Write && io.at.start >= ZONES.first;
@@ -99,6 +105,26 @@ fn zones_that_failed_are_closed() {
         let into = Buf::from_vec(vec![0; 4096]);
         log.submit(Io::read(7 * 4096, into.clone())).await.expect("read");
         assert_eq!(into.to_vec(), [58; 4096]);
+        log.close().await.expect("closed");
+    });
+}
+
+/// What others have had in memory does not get to the device.
+#[test]
+fn what_pads_a_zone_is_zeroes() {
+    simulated(|world| async move {
+        let (disk, log) = made(&world).await;
+        // Two batches of three slots, and one that goes to the end of the zone.
+        for turn in 0..3 {
+            world.env.pool().take(4 * 4096).copy_from(&Buf::from_vec(vec![0xFF; 4 * 4096]));
+            let write = Io::write(turn * 2 * 4096, Buf::from_vec(vec![0xFF; 2 * 4096]), Durability::Cached);
+            log.submit(write).await.expect("written");
+        }
+        let into = Buf::zeroed(ZONES.capacity as usize);
+        disk.submit(Io::read(ZONES.first, into.clone())).await.expect("read");
+        let is_full_of =
+            |slot: usize, byte| into.to_vec()[slot * 4096..][..4096].iter().all(|of| *of == byte);
+        assert!(is_full_of(8, 0xFF) && is_full_of(9, 0), "padding that is not zeroes");
         log.close().await.expect("closed");
     });
 }
