@@ -183,7 +183,7 @@ class Flash(ClusterCase):
         wait_until("it stops", 30, lambda: self.info(a)["alerts"]["stopped"])
         refused = run(lamina_binary(), "ctl", "--control", a.control, "vm1", "accept-loss", check=False)
         self.assertIn("stop this host, and another one takes over", refused.stderr)
-        self.assertIn("`lamina vault vault accept-loss vm1` gives it up", refused.stderr)
+        self.assertIn(f"`lamina vault {self.rig.path('vault')} accept-loss vm1` gives it up", refused.stderr)
         self.go_on(b)
         self.fast_store()
         a.stop()

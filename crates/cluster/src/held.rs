@@ -15,6 +15,8 @@ use std::rc::Rc;
 pub struct Held {
     pub(crate) host: Rc<Host>,
     record: RefCell<Record>,
+    /// An earlier process of this host had it until this one.
+    is_again: bool,
     /// A change is under way; others wait.
     is_changing: Cell<bool>,
     /// Another host has the volume now.
@@ -56,10 +58,11 @@ impl Drop for GivesBack<'_> {
 }
 
 impl Held {
-    pub(crate) fn new(host: &Rc<Host>, record: Record, giver: Option<Giver>) -> Held {
+    pub(crate) fn new(host: &Rc<Host>, record: Record, giver: Option<Giver>, is_again: bool) -> Held {
         Held {
             host: Rc::clone(host),
             record: record.into(),
+            is_again,
             is_changing: Cell::new(false),
             fenced: RefCell::default(),
             is_over: Cell::new(false),
@@ -67,6 +70,11 @@ impl Held {
             has_new_flash: Cell::new(false),
             giver: giver.into(),
         }
+    }
+
+    /// True if an earlier process of this host had it until this one, whoever had it before.
+    pub fn is_again(&self) -> bool {
+        self.is_again
     }
 
     /// What the flash of this host had of the volume, also in this generation, is older than the store.

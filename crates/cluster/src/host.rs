@@ -89,6 +89,8 @@ pub struct Host {
     watches: RefCell<BTreeMap<String, Watch>>,
     /// Another process beats under this host's name.
     rival: Cell<bool>,
+    /// The vault says that this host has the volume, which it cannot have: it is silent, so that another one follows.
+    gives_up: Cell<bool>,
     held: RefCell<Weak<Held>>,
     stopped: Cell<bool>,
     /// What is shown of it.
@@ -126,6 +128,7 @@ impl Host {
             counter: Cell::new(0),
             watches: RefCell::default(),
             rival: Cell::new(false),
+            gives_up: Cell::new(false),
             held: RefCell::default(),
             stopped: Cell::new(false),
             sights: Sights::default(),
@@ -134,7 +137,7 @@ impl Host {
         let me = Rc::downgrade(&host);
         env.spawn(Box::pin(async move {
             while let Some(host) = me.upgrade().filter(|host| !host.stopped.get()) {
-                let beaten = host.beat().await;
+                let beaten = if host.is_followed().await { host.beat().await } else { None };
                 let is_mine = host.look().await;
                 // The look began when the vault had the beat: whoever takes the volume after it sees that.
                 if let Some(began) = beaten.filter(|_| is_mine) {
@@ -328,6 +331,18 @@ impl Host {
         Some(began)
     }
 
+    /// True unless this host gives the volume up, and no other one has it yet.
+    async fn is_followed(&self) -> bool {
+        let me = self.name();
+        let is_mine = |record: &Record| record.holder.as_ref().is_some_and(|holder| holder.host == me);
+        if self.gives_up.get()
+            && self.record().await.is_ok_and(|record| !record.as_ref().is_some_and(is_mine))
+        {
+            self.gives_up.set(false);
+        }
+        !self.gives_up.get()
+    }
+
     /// True unless the vault has kept this host from beating for most of a lease.
     fn beats_lately(&self) -> bool {
         self.beaten.get().is_some_and(|began| self.env.now().since(began) < self.lease / 4 * 3)
@@ -372,7 +387,7 @@ impl Host {
         let me = self.holder.borrow().clone();
         // The host from which it is taken, and its last sign of life.
         let (mut before, mut last_beat) = (None::<Holder>, None);
-        let mut watched = None::<Holder>;
+        let (mut watched, mut is_again) = (None::<Holder>, false);
         let (mut asking, mut giver) = (None, None);
         loop {
             if self.rival.get() {
@@ -395,6 +410,7 @@ impl Host {
                             before =
                                 newest.holder.clone().filter(|_| record.unfenced == Some(newest.generation));
                             last_beat = beat;
+                            is_again = newest.holder.as_ref().is_some_and(|holder| holder.host == me.host);
                             // A process of this host that has taken it from another one may have died before it had
                             // waited for that.
                             let earlier =
@@ -406,7 +422,11 @@ impl Host {
                             }
                             self.after(&newest, self.fenced_by_vault(*record))
                         }
-                        May::Not(why) => return Err(Error::offline(why)),
+                        May::Not(why) => {
+                            let is_mine = |holder: &Holder| holder.host == me.host;
+                            self.gives_up.set(newest.holder.as_ref().is_some_and(is_mine));
+                            return Err(Error::offline(why));
+                        }
                         May::Wait(why) => {
                             let waited = self.env.now().since(began);
                             // One that is stopped does not answer, and becomes silent meanwhile.
@@ -451,7 +471,8 @@ impl Host {
             if settle(&*self.vault, &*self.env, &record, |_| self.stopped.get()).await? == Outcome::Done {
                 let giver = giver.filter(|giver: &Giver| record.generation == giver.generation + 1);
                 self.has_taken(&record, before.as_ref(), giver.as_ref());
-                let held = Rc::new(Held::new(self, record, giver));
+                self.gives_up.set(false);
+                let held = Rc::new(Held::new(self, record, giver, is_again));
                 self.held.replace(Rc::downgrade(&held));
                 if let Some(before) = watched {
                     // It may have beaten just now, and not have looked yet: what it still answers is as it was.

@@ -46,8 +46,8 @@ impl Accelerate {
         let is_own =
             previous.is_some_and(|previous| holder.is_some_and(|holder| holder.host == previous.host));
         let is_past_alone = unfenced.is_none();
-        // An earlier process of this host has taken it from the other one.
-        let is_again = unfenced.is_some_and(|unfenced| unfenced + 1 < generation);
+        // An earlier process of this host has taken it from the other one, which may have ended since this one did.
+        let is_again = held.is_again() || unfenced.is_some_and(|unfenced| unfenced + 1 < generation);
         let settles = reservation_of(&self.store)
             .and_then(|reservation| reservation.settles())
             .filter(|_| is_own || is_again);

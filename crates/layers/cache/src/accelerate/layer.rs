@@ -91,7 +91,11 @@ impl Layer for Accelerate {
             match self.kept.held() {
                 None => self.tasks.ended().await,
                 // The vault may not answer, and is asked until the reservation below is closed.
-                Some(_) => drop(select(pin!(self.tasks.ended()), self.env.sleep(LAST)).await),
+                Some(_) => {
+                    select(pin!(self.tasks.ended()), self.env.sleep(LAST)).await;
+                    // What the store still takes from here is not to come over what a later device writes there.
+                    self.moved.until(|| !self.failure.batching.get()).await;
+                }
             }
             self.volume.tap.take();
             self.volume.is_open.set(false);

@@ -146,9 +146,9 @@ fn what_the_host_before_has_acknowledged_is_flushed() {
 }
 
 /// A host takes the volume from one that stands still, and its process dies with a write under way. The store does that
-/// write after everything of the next process, and after the other host has ended.
-#[test]
-fn late_writes_of_the_own_past_are_awaited_beside_another_hosts() {
+/// write after everything of the next process, and after the other host has ended: when the next one has opened its
+/// device, or while it takes the volume.
+fn overtaken(is_early: bool) {
     let world = super::cluster::world(3);
     let env = world.env();
     let left = world.run(async move {
@@ -168,8 +168,15 @@ fn late_writes_of_the_own_past_are_awaited_beside_another_hosts() {
         env.sleep(Duration::from_secs(1)).await;
         b.kill();
         let b = open("b").await;
+        if is_early {
+            // It waits for the last beat of the other host.
+            env.sleep(Duration::from_secs(1)).await;
+            is_dead(&env, "a").await;
+        }
         put(&b.vm, 0, 9).await;
-        is_dead(&env, "a").await;
+        if !is_early {
+            is_dead(&env, "a").await;
+        }
         env.sleep(Duration::from_secs(5)).await;
         let store = disk(&env, "store");
         put(&store, 0, 8).await;
@@ -178,4 +185,9 @@ fn late_writes_of_the_own_past_are_awaited_beside_another_hosts() {
         survives(&env, 0).await
     });
     assert_eq!(left.expect("it ends"), 9);
+}
+
+#[test]
+fn late_writes_of_the_own_past_are_awaited_beside_another_hosts() {
+    [false, true].into_iter().for_each(overtaken);
 }
