@@ -137,7 +137,7 @@ impl Host {
         let me = Rc::downgrade(&host);
         env.spawn(Box::pin(async move {
             while let Some(host) = me.upgrade().filter(|host| !host.stopped.get()) {
-                let beaten = if host.is_followed().await { host.beat().await } else { None };
+                let beaten = if host.may_beat().await { host.beat().await } else { None };
                 let is_mine = host.look().await;
                 // The look began when the vault had the beat: whoever takes the volume after it sees that.
                 if let Some(began) = beaten.filter(|_| is_mine) {
@@ -332,7 +332,7 @@ impl Host {
     }
 
     /// True unless this host gives the volume up, and no other one has it yet.
-    async fn is_followed(&self) -> bool {
+    async fn may_beat(&self) -> bool {
         let me = self.name();
         let is_mine = |record: &Record| record.holder.as_ref().is_some_and(|holder| holder.host == me);
         if self.gives_up.get()

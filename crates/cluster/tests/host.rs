@@ -2,7 +2,7 @@
 
 use futures_util::future::{Either, join, select};
 use lamina_block::{Env, Error, ErrorKind, Pending};
-use lamina_cluster::amend::declare_dead;
+use lamina_cluster::amend::{accept_loss, declare_dead};
 use lamina_cluster::host::{Fence, Held, Host, Name};
 use lamina_cluster::reservation::Reservation;
 use lamina_cluster::vault::{Beat, FolderVault, Holder, Mode, Outcome, Record, Vault};
@@ -150,6 +150,22 @@ fn who_follows_a_process_that_has_just_taken_a_volume_waits_for_the_host_before(
         let again = start(&env, "b", 2).take(LONG).await.expect("it had the volume").record();
         assert_eq!((again.generation, again.unfenced, a.is_safe()), (3, Some(1), false));
     });
+}
+
+/// What flashes had is given up. The store is past one that was no member, and not past one that was.
+#[test]
+fn a_flash_that_did_not_count_does_not_count_after_a_loss() {
+    for (members, since) in [(&[2][..], 2), (&[1, 2], 1)] {
+        simulate(7, move |env| async move {
+            let a = start(&env, "a", 1);
+            let held = a.take(LONG).await.expect("nobody has it");
+            held.change(|record| record.mode = back(members)).await.expect("it has the volume");
+            held.give_back().await.expect("given back");
+            accept_loss(&*vault(&env), &*env, volume().uuid).await.expect("nobody has it");
+            let again = a.take(LONG).await.expect("nobody has it").record();
+            assert_eq!((again.mode, again.generation, again.since), (Mode::Through, 2, since));
+        });
+    }
 }
 
 /// Whoever takes a volume may give up waiting: those who come later try themselves.
