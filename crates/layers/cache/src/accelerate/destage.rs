@@ -46,6 +46,13 @@ const LINGER: Duration = Duration::from_millis(500);
 /// How long a store that fails is left alone.
 pub const PAUSE: Duration = Duration::from_millis(100);
 
+/// In the order of the flash.
+fn by_slot(dirty: &[Dirty]) -> Vec<Dirty> {
+    let mut by_slot = dirty.to_vec();
+    by_slot.sort_unstable_by_key(|dirty| dirty.slot);
+    by_slot
+}
+
 impl Accelerate {
     /// Begins to bring the store up to date, and goes on until the device is closed.
     pub(super) fn destage(&self) {
@@ -151,6 +158,9 @@ impl Accelerate {
     /// Brings a batch to the store, durably. The longest that a write took is in `slowest` then.
     async fn store_batch(&self, batch: &Batch, slowest: &Cell<Duration>) -> SideResult<()> {
         let pins = self.cache.pin_all(&batch.dirty);
+        if self.failure.stopped().is_some() && !self.is_fenced() {
+            self.works_again(batch).await?;
+        }
         // Whatever is read has to be durable there before the store is changed.
         let (here, there) = join(self.cache.flush(), self.durable_at_peers()).await;
         here.map_err(SideError::Flash).and(there)?;
@@ -168,13 +178,22 @@ impl Accelerate {
         }
     }
 
+    /// The flash has failed, and has everything that is to be brought: the device goes on. A lost peer, which is waited for
+    /// now, is named as long as the device has stopped.
+    async fn works_again(&self, batch: &Batch) -> SideResult<()> {
+        self.cache.flush().await.map_err(SideError::Flash)?;
+        for part in by_slot(&batch.dirty).chunks(PART) {
+            self.fetch(part).await?;
+        }
+        self.no_strike().await;
+        self.failure.stopped().map_or(Ok(()), |why| Err(SideError::Flash(why)))
+    }
+
     /// Part by part: one is written while the next is read.
     async fn bring(&self, dirty: &[Dirty], pins: Vec<Pin>, slowest: &Cell<Duration>) -> SideResult<()> {
         let mut pins = Some(pins);
-        let mut by_slot: Vec<Dirty> = dirty.to_vec();
-        by_slot.sort_unstable_by_key(|dirty| dirty.slot);
         let mut fetched = Vec::new();
-        for part in by_slot.chunks(PART).map(Some).chain([None]) {
+        for part in by_slot(dirty).chunks(PART).map(Some).chain([None]) {
             // All is read: nobody has to wait for the store.
             pins = pins.filter(|_| part.is_some());
             let next = self.fetch(part.unwrap_or_default());

@@ -479,6 +479,29 @@ fn a_primarys_flash_fails_and_its_peer_has_what_it_had() {
     });
 }
 
+/// The flash of the primary fails just when its peer stands still, which is lost with writes that it has not made durable:
+/// the device goes on when its flash works again.
+#[test]
+fn a_flash_works_again_while_a_lost_peer_is_named() {
+    plays((2, 1), |mut on| async move {
+        on.hosts[0].store.set_reach(Reach::Lost);
+        let (seen, vm) = (Rc::clone(&on.seen), Rc::clone(&on.hosts[0].vm));
+        cluster::write(&seen.history, &on.world, &vm, 0..8, false).await.map_err(told("a write"))?;
+        on.stop(1, false);
+        on.flash(0).set_presence(Presence::Failing);
+        // The flash is asked before the peer is found lost.
+        let _fails = seen.read(&vm, 0..8).await;
+        let is_stopped = |on: &Group| on.hosts[0].vm.info()["alerts"]["stopped"] == json!(true);
+        on.until(Duration::from_secs(30), "it stops", || is_stopped(&on)).await?;
+        on.flash(0).set_presence(Presence::Here);
+        on.hosts[0].store.set_reach(Reach::Here);
+        on.until(Duration::from_secs(30), "it goes on", || !is_stopped(&on)).await?;
+        on.within(TAKEN, "it is read", on.read(0)).await?;
+        on.work(0, 20).await?;
+        on.ends().await
+    });
+}
+
 /// The flash of the primary fails while the store is away, and its peer is lost for some time: the device has stopped,
 /// and the vault goes on naming the peer, which has everything.
 #[test]
