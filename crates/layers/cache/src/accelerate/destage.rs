@@ -178,8 +178,8 @@ impl Accelerate {
         }
     }
 
-    /// The flash has failed, and has everything that is to be brought: the device goes on. A lost peer, which is waited for
-    /// now, is named as long as the device has stopped.
+    /// The flash has failed, and has everything that is to be brought: the device goes on. As long as it has stopped,
+    /// the vault names lost peers, for which a batch waits.
     async fn works_again(&self, batch: &Batch) -> SideResult<()> {
         self.cache.flush().await.map_err(SideError::Flash)?;
         for part in by_slot(&batch.dirty).chunks(PART) {

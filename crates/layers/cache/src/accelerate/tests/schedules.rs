@@ -479,8 +479,8 @@ fn a_primarys_flash_fails_and_its_peer_has_what_it_had() {
     });
 }
 
-/// The flash of the primary fails just when its peer stands still, which is lost with writes that it has not made durable:
-/// the device goes on when its flash works again.
+/// The flash of the primary fails just when its peer stands still, which is lost with writes that it has not made
+/// durable: the device goes on when its flash works again.
 #[test]
 fn a_flash_works_again_while_a_lost_peer_is_named() {
     plays((2, 1), |mut on| async move {
