@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 impl Accelerate {
-    /// Flashes of other hosts that have what the store lacks, as the vault says.
+    /// True if the vault names another host's flash, which has what the store lacks.
     fn has_it_at_others(&self) -> bool {
         let own = self.cache.uuid();
         let is_other = |flash: &Uuid| Some(*flash) != own;

@@ -95,7 +95,6 @@ impl Accelerate {
     pub(super) fn is_doubtful(&self) -> bool {
         self.may_be_followed.as_ref().is_some_and(|reservation| !reservation.is_safe())
             && !self.kept.owes()
-            && !flawed("a flash that may be old answers")
     }
 
     /// Waits until that is known, as long as requests wait for a store.
