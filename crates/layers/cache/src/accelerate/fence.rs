@@ -93,8 +93,7 @@ impl Accelerate {
     /// True if another host may have the volume by now, and have written what this flash has older: the store has
     /// everything, and a vault that it keeps gives the volume away without a word about this host.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.may_be_followed.as_ref().is_some_and(|reservation| !reservation.is_safe())
-            && !self.kept.owes()
+        self.may_be_followed.as_ref().is_some_and(|reservation| !reservation.is_safe()) && !self.kept.owes()
     }
 
     /// Waits until that is known, as long as requests wait for a store.
