@@ -56,6 +56,23 @@ from rig.mount import served_file
 class Flash(ClusterCase):
     """The flash of a host fails, and works again later."""
 
+    def owing(self, host, ledger):
+        """The writer of a host whose store lacks what its flash and that of its peer have."""
+        writer = self.writer(host, ledger)
+        self.paired(host)
+        self.slow_store()
+        writer.pump_until(times(100))
+        self.assertGreater(self.dirty(host), 0)
+        return writer
+
+    def goes_on_uncached(self, host, writer):
+        """The store takes writes again, and gets from the peer what the flash had: every write is there."""
+        self.fast_store()
+        writer.pump_until(lambda: self.info(host)["policy"] == "uncached", 60)
+        writer.pump_until(times(100))
+        writer.quiet()
+        self.assertEqual(sum(writer.read()), sum(writer.ledger.answered))
+
     @limit(120)
     def test_write_through_goes_on_uncached(self):
         a, b = self.start(policy="write-through")
@@ -118,17 +135,9 @@ class Flash(ClusterCase):
         """No request fails, though the store lacks what was on the flash: its peer has that."""
         a, b = self.start(peers=1, timeout="30s")
         ledger = Ledger()
-        writer = self.writer(a, ledger)
-        self.paired(a)
-        self.slow_store()
-        writer.pump_until(times(100))
-        self.assertGreater(self.dirty(a), 0)
+        writer = self.owing(a, ledger)
         self.flash_fails(a)
-        self.fast_store()
-        writer.pump_until(lambda: self.info(a)["policy"] == "uncached", 60)
-        writer.pump_until(times(100))
-        writer.quiet()
-        self.assertEqual(sum(writer.read()), sum(ledger.answered))
+        self.goes_on_uncached(a, writer)
         self.assertRegex(self.vault(), r"(?m)^vm1 +a +1 +- +-$")
         a.kill()
         self.vault("host-is-dead", "a")
@@ -145,17 +154,9 @@ class Flash(ClusterCase):
         device = self.enterContext(served_file(self.rig, "device", "nvme-a.img"))
         a, b = self.start(peers=1, timeout="30s")
         ledger = Ledger()
-        writer = self.writer(a, ledger)
-        self.paired(a)
-        self.slow_store()
-        writer.pump_until(times(100))
-        self.assertGreater(self.dirty(a), 0)
+        writer = self.owing(a, ledger)
         device.kill()
-        self.fast_store()
-        writer.pump_until(lambda: self.info(a)["policy"] == "uncached", 60)
-        writer.pump_until(times(100))
-        writer.quiet()
-        self.assertEqual(sum(writer.read()), sum(ledger.answered))
+        self.goes_on_uncached(a, writer)
         self.assertIn("the vault says that the flash does not count", a.log())
         # The device is there again when the host is, with blocks that are older than the store.
         a.kill()
@@ -173,10 +174,7 @@ class Flash(ClusterCase):
         """The peer does not answer when the flash fails: the device stops, and says whose flash has everything."""
         a, b = self.start(peers=1, timeout="30s")
         ledger = Ledger()
-        writer = self.writer(a, ledger)
-        self.paired(a)
-        self.slow_store()
-        writer.pump_until(times(50))
+        writer = self.owing(a, ledger)
         writer.quiet()
         self.stop(b)
         self.flash_fails(a)
